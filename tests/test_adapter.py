@@ -183,7 +183,9 @@ def test_sample_weights_count_rows():
     np.testing.assert_allclose(weighted.support_.weights, repeated.support_.weights)
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")  # of rows that are counted twenty times
+@pytest.mark.filterwarnings(
+    "ignore:A curve is more likely"
+)  # of rows that are counted twenty times
 def test_repeated_rows_of_the_same_subjects_are_no_new_evidence():
     rng = np.random.default_rng(0)
     X_query, X_reference, Z_query, Z_reference = two_domains(rng, n=30, scale=1.1, offset=0.2)

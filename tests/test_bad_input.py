@@ -162,7 +162,9 @@ def test_a_feature_constant_in_one_stratum_only(data):
     X_query, X_reference, Z_query, Z_reference = data
     X_reference[Z_reference == "a", 0] = 1.0
     for shrinkage in ("auto", None):
-        with pytest.warns(IdentifiabilityWarning, match="values equal.*only shifted: 'column 0'"):
+        with pytest.warns(
+            IdentifiabilityWarning, match="values are equal.*only shifted: 'column 0'"
+        ):
             adapter = ConDoAdapter(shrinkage=shrinkage).fit_pair(
                 X_query, X_reference, Z_query, Z_reference
             )

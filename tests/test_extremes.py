@@ -100,7 +100,7 @@ def test_confounders_too_large_to_compute_with(frame):
             Statistics.of(frame, **{**ROLES, "confounders": "age"}, ranges={"age": ends})
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 @pytest.mark.parametrize("unit", [1e-170, 1e45])
 def test_confounders_in_any_units_give_the_same_map(frame, unit):
     roles = {**ROLES, "confounders": ["age", "sex"]}
@@ -174,7 +174,7 @@ def test_large_weights_repeat_rows_without_memory():
     assert np.isfinite(huge.map_.scale).all()
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 def test_whole_numbers_beyond_double_precision(frame):
     large = np.iinfo(np.int64).max - 1000 * np.arange(300) ** 2
     frame["b"] = large

@@ -205,7 +205,7 @@ def test_arrays_of_dask_take_values_beside_them():
     assert np.allclose(mapped.compute(), found.transform(X, domain=domain), equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:Nearly all values equal")
+@pytest.mark.filterwarnings("ignore:Nearly all values are equal")
 def test_empty_blocks_and_all_kinds_of_columns_are_read():
     import dask.dataframe as dd
 
@@ -295,7 +295,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
         assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 def test_bad_input_is_refused_by_name(monkeypatch, tmp_path):
     frame = made(3000)
     lazy = pl.from_pandas(frame).lazy()

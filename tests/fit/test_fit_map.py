@@ -36,7 +36,7 @@ def test_rings_are_mapped_with_the_right_orientation():
 
 
 @pytest.mark.filterwarnings("ignore:Scales far from one")  # of lines where a matrix is true
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 def test_a_continuous_confounder_identifies_a_matrix():
     rng = np.random.default_rng(3)
     curve, F = rng.normal(size=(3, 4)), rng.normal(size=(4, 2))

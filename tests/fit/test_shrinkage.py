@@ -200,7 +200,7 @@ def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n
     assert np.mean(default) <= at_most * np.mean(exact)
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 @pytest.mark.usefixtures("needs_data")
 @pytest.mark.parametrize(
     ("shift", "at_most", "of_plain"),

@@ -72,7 +72,7 @@ def mixed_sensors(seed, n_features, n=400, rank=2, continuous=False):
     return X_query, X_reference, Z_query, Z_reference, truth
 
 
-@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.filterwarnings("ignore:A curve is more likely")
 @pytest.mark.parametrize("n_features", [20, 200])
 def test_cross_talk_is_removed_without_a_square_matrix(n_features):
     *data, truth = mixed_sensors(0, n_features)

@@ -4,32 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from condokit.adapter import ConDoAdapter
+from condokit.batches.addition import add
 from condokit.batches.estimate import (
     estimate,
-    expected_errors,
     identity,
     is_joint,
-    some_rows,
     towards_centre,
-    unit_of,
     with_expected,
 )
+from condokit.batches.file import adapter_of, content_of
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import (
     BatchReport,
     account_of_batches,
     facts_of,
-    maps_of,
-    plain,
-    settings_of,
-    with_added,
-    with_errors,
 )
 from condokit.checks import Array, Note, check_number, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
@@ -40,16 +33,14 @@ from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows, recalled, remembered
 from condokit.data.study import Study
 from condokit.data.tables import Table
-from condokit.fit.estimator import Adapter, how_read, map_rows
+from condokit.fit.estimator import Adapter, how_read
 from condokit.io import documents
 from condokit.io.documents import Place
-from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import Check, check, profile
-from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors, common_shares, of_rows
+from condokit.maps.standard_errors import StandardErrors
 from condokit.statistics.domains import as_study
 from condokit.statistics.gather import Statistics
 
@@ -363,41 +354,7 @@ class BatchAdapter(Adapter):
             known = listing(list(self.maps_), 12)
             names = listing([study.labels[b] for b in new]) or "none"
             raise refusal(text + "known: {known}.", new=names, known=known)
-        label = study.labels[new[0]]
-        joined = self.against_others(study, new[0])
-        # as those of all batches together were, so that errors mean the same
-        joint = self.report_.joint or self.joint
-        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=joint)
-        other.fit_study(joined)
-        facts, before = other.report_.batches[label], self.report_.batches
-        moved = [b for b, k in enumerate(study.labels) if k in before]
-        share = np.array([study.size(b) for b in moved], dtype=float)
-        share /= share.sum()
-        others = [study.labels[b] for b in moved]
-        near = others[int(share.argmax())]
-        facts = replace(facts, path=[label, *self.paths_.get(near, [near])])
-        # errors of the new map, and on top of them those of the known rows
-        new_map = other.maps_[label]
-        known = identity(study, new_map.links).with_errors(
-            of_rows([self.maps_[k] for k in others], share)
-        )
-        errors = known.compose(new_map).errors
-        if errors is not None:
-            linked = replace(study, links=new_map.links)
-            rows = some_rows(linked, [study.labels.index(k) for k in (label, *others)])
-            centre = self.reference_ if self.reference_ in others else near
-            unit = unit_of(rows[study.labels.index(centre)], self.maps_[centre])
-            facts = with_errors(facts, expected_errors(new_map, errors, rows[new[0]], unit))
-        else:  # of the maps of a file errors of values are known, not those of each map
-            after = np.array([before[k].error_after for k in others])
-            carried = np.sqrt(common_shares(share) @ after**2)
-            own_errors = facts.error_before, facts.error_after
-            facts = with_errors(facts, [float(np.hypot(one, carried)) for one in own_errors])
-        self.maps_ = {**self.maps_, label: new_map.with_errors(errors)}
-        self.paths_ = {**self.paths_, label: facts.path}
-        self.report_ = replace(self.report_, batches={**before, label: facts})
-        account = self.provenance_, other.provenance_, self.report_
-        self.provenance_ = with_added(*account, label, others)
+        add(self, study, new[0])
         return self
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
@@ -409,19 +366,6 @@ class BatchAdapter(Adapter):
             text = "{@'features'} are {found}, but the maps are of {known}. Leave it out, or fit "
             text += "all batches again."
             raise refusal(text, found=listing(found), known=listing(known))
-
-    def against_others(self, study: Study, own: int) -> Study:
-        """Return one batch as it is, and all others with a map as one, mapped to the reference."""
-        table, known = study.tables[0], list(self.maps_)
-        there = [n in known and n != study.labels[own] for n in study.labels]
-        code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
-        maps = [*self.maps_.values(), identity(study)]
-        values = table.replaced(map_rows(table, np.array(code)[study.code], maps))
-        lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
-        keep = study.kept() & ~np.isin(study.code, lost)
-        unused = study.unused if values.columns else ()
-        moved = replace(study, tables=(values,), keep=keep, unused=unused)
-        return moved.merged(own, self.reference_)
 
     def check(self, X: Any, *, batch: Any) -> Check:
         """Tell whether rows look like those of their batches that the maps were fitted on.
@@ -509,19 +453,7 @@ class BatchAdapter(Adapter):
 
     def to_dict(self, errors: bool | None = None) -> dict[str, Any]:
         """Return the content of the file."""
-        names = getattr(self, "feature_names_in_", None)
-        return {
-            "kind": "batches",
-            "feature_names": None if names is None else [str(name) for name in names],
-            "columns": self._columns,
-            "n_features": self.n_features_in_,
-            "reference": plain(self.reference_),
-            "batches": [
-                {"label": plain(k), **one.to_dict(False if k == self.reference_ else errors)}
-                for k, one in self.maps_.items()
-            ],
-            "provenance": self.provenance_,
-        }
+        return content_of(self, errors)
 
     @classmethod
     def load(cls, path: Place) -> "BatchAdapter":
@@ -555,26 +487,8 @@ class BatchAdapter(Adapter):
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
         """Return the adapter of which a file has these fields; raise a ValueError if none."""
-        reference, settings = content["reference"], settings_of(content.get("provenance"))
-        one, default = ConDoAdapter(**settings), ConDoAdapter()
-        same = one.get_params(deep=False) == default.get_params(deep=False)
-        self = cls(None if same else one, reference=reference)
-        self.maps_ = maps_of(content)
-        is_known = reference in (*self.maps_, "consensus")
-        refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
-        self.provenance_ = check_provenance(content.get("provenance")) or {}
-        self.report_ = BatchReport.told(reference, self.provenance_, list(self.maps_))
-        self.reference_ = reference
-        if reference in self.maps_:
-            same = self.maps_[reference]  # in which there is no error
-            nothing = DiagonalErrors(*np.zeros((3, same.n_features_in_)))
-            self.maps_[reference] = same.with_errors(nothing)
-        paths = {label: one.path for label, one in self.report_.batches.items()}
-        self.graph_, self.paths_ = [], paths
-        self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]
-        if content["feature_names"] is not None:
-            self.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)
-        return self
+        adapter: BatchAdapter = adapter_of(cls, content)
+        return adapter
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "maps_")

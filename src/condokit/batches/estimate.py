@@ -119,7 +119,7 @@ def _together(
         names = listing(table.names_of(flat))
         text = "Constant or nearly so within a batch, so only shifted: {names}."
         warn("constant-features", text, names=names)
-    scale, offset, errors, facts = _settled(law.maps, one.shrinkage == "auto")
+    scale, offset, errors, facts = _shrink_maps(law.maps, one.shrinkage == "auto")
     facts |= {name: law.law[name] for name in ("mean", "variance") if name in law.law}
     if normal := table.names_of(law.law.get("as_normal", flat & False)):
         facts["fitted_as_normal"] = normal
@@ -132,7 +132,7 @@ def _together(
     return maps, dict(zip(others, errors)), facts
 
 
-def _settled(
+def _shrink_maps(
     maps: Maps, shrinks: bool
 ) -> tuple[Array, Array, list[DiagonalErrors], dict[str, Any]]:
     """Pull maps if asked; return scales, offsets, errors and what is found of differences.

@@ -143,16 +143,16 @@ class Graph:
     def paths(self, reference: int) -> dict[int, list[int]]:
         """Return the path of least error from every batch that has one to the reference."""
         cost, before = {reference: 0.0}, {reference: reference}
-        settled: list[int] = []
-        while open_ := [b for b in cost if b not in settled]:
+        visited: list[int] = []
+        while open_ := [b for b in cost if b not in visited]:
             here = min(open_, key=lambda b: cost[b])
-            settled.append(here)
+            visited.append(here)
             for b in range(self.study.n_domains):
                 there = cost[here] + self.error[here, b] ** 2
-                if b not in settled and there < cost.get(b, np.inf) and self.is_edge(here, b):
+                if b not in visited and there < cost.get(b, np.inf) and self.is_edge(here, b):
                     cost[b], before[b] = there, here
         paths = {}
-        for b in settled:
+        for b in visited:
             path = [b]
             while path[-1] != reference:
                 path.append(before[path[-1]])

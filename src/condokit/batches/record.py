@@ -8,18 +8,15 @@ from condokit.batches.graph import Graph
 from condokit.checks import Note
 from condokit.data.disclosure import hidden_counts
 from condokit.data.study import Study
-from condokit.divergences import DIVERGENCES
 from condokit.fit.record import account
 from condokit.io.schema import refuse_if, shown
-from condokit.maps import file as mapfile
-from condokit.maps.families import MAPS
 from condokit.maps.provenance import frozen
 
 ERRORS = ("error_before", "error_after")
 _FIGURES = ("overlap", "bridges", *ERRORS)
 
 
-def plain(label: Any) -> Any:
+def label_for_file(label: Any) -> Any:
     """Return a label as a file can hold it."""
     label = label.item() if hasattr(label, "item") else label
     return label if isinstance(label, str | int | float | bool) else str(label)
@@ -49,10 +46,10 @@ class BatchReport:
     facts: dict[str, Any]  #: Facts of the fit.
 
     @classmethod
-    def told(
+    def from_provenance(
         cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
     ) -> "BatchReport":
-        """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
+        """Return the facts in a file; refuse paths that do not lead to the reference."""
         facts: dict[Any, BatchFacts] = {}
         for one in provenance.get("batches", ()):
             rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
@@ -67,13 +64,13 @@ class BatchReport:
         refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
         return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
-    def plain(self) -> list[dict[str, Any]]:
-        """Return what a file may tell of every batch."""
+    def for_file(self) -> list[dict[str, Any]]:
+        """Return the facts of every batch as a file holds them."""
         return [
             {
-                "label": plain(label),
+                "label": label_for_file(label),
                 "rows": one.rows,
-                "path": [plain(step) for step in one.path],
+                "path": [label_for_file(step) for step in one.path],
                 "overlap": one.overlap,
                 "bridges": one.bridges,
                 **{n: e if (e := getattr(one, n)) == e else None for n in ERRORS},
@@ -124,8 +121,8 @@ def account_of_batches(
     facts = {
         "joint": report.joint,
         "reference": report.why,
-        "batches": report.plain(),
-        "unreachable": [plain(label) for label in report.unreachable],
+        "batches": report.for_file(),
+        "unreachable": [label_for_file(label) for label in report.unreachable],
         "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
     return account(settings, study, notes, facts)
@@ -139,41 +136,7 @@ def with_added(
     others: Sequence[Any],
 ) -> Mapping[str, Any]:
     """Return the account of maps, given that of the fit of one that was added to them later."""
-    own = {"label": plain(label), "compared_with": [plain(one) for one in others]}
+    own = {"label": label_for_file(label), "compared_with": [label_for_file(one) for one in others]}
     own |= {name: fitted[name] for name in ("versions", "confounders", "warnings")}
-    changed = {"batches": report.plain(), "additions": [*known.get("additions", ()), own]}
+    changed = {"batches": report.for_file(), "additions": [*known.get("additions", ()), own]}
     return frozen({**known, **changed})
-
-
-def settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of an adapter that a file names; instances are not told by their text."""
-    given = dict((provenance or {}).get("adapter", {}))
-    named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
-    some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
-    found = {name: given[name] for name in some if given.get(name) is not None}
-    if found.get("random_state") == 0:  # as commands have it, where none was asked for
-        del found["random_state"]
-    if "shrinkage" in given:  # None is a setting of its own
-        found["shrinkage"] = given["shrinkage"]
-    return found | {n: given[n] for n, known in named.items() if given.get(n) in known}
-
-
-def maps_of(content: dict[str, Any]) -> dict[Any, Any]:
-    """Return the maps in a file, which must be of the same features, by their labels."""
-    names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
-    if columns is not None:
-        is_wrong = len({*columns}) < len(columns) or max(columns) >= width
-        refuse_if(is_wrong, f"'columns' must be different places among {width} columns")
-    n_features, maps = width if columns is None else len(columns), dict[Any, Any]()
-    for k, one in enumerate(content["batches"]):
-        where, label = f"'batches[{k}]'", one["label"]
-        refuse_if(label in maps, f"{where} has the label {shown(label)}, as another batch")
-        try:
-            maps[label] = found = mapfile.CLASSES[one["kind"]].from_dict(one)
-        except ValueError as error:
-            raise ValueError(f"{where} holds no map: {error}") from None
-        text = f"{where} maps {found.shape[1]} features to {found.shape[0]}, not {n_features}"
-        refuse_if(found.shape != (n_features, n_features), text)
-        text = f"{where} has other 'feature_names' than the file, or in another order"
-        refuse_if(one["feature_names"] != names, text)
-    return maps

@@ -29,50 +29,50 @@ from condokit.fit.ingredients import (
     seeded,
 )
 from condokit.fit.pairs import line_after_curves, refine
-from condokit.fit.record import Fit, called
+from condokit.fit.record import Fit, name_of
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.standard_errors import StandardErrors
 from condokit.maps.standard_errors import averaged as averaged_errors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
-# What map="auto" tries beside lines that may be bent, from simple to rich; the first only
-# without confounders, none of them for one feature or for very many
+# Matrices that map="auto" tries beside diagonal maps and curves, from simple to rich: only the
+# first without confounders, none of them for one feature or for very many
 _MATRICES = (
     ("ot", Affine()),
     ("pc-match", Affine()),
     ("reverse-kl", LowRank()),
     ("likelihood", Affine()),
 )
-_FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries if the rows are too few for a search
+_FEW_ROWS = ("ot", "pc-match")  # for map="affine" if the rows are too few for a search
 
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
-_MOST_FEATURES = 300  # beyond, only diagonal maps are tried
-_MOST_ROWS = 20_000  # of a domain that the choice looks at
-_MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, and more for every feature
+_MOST_FEATURES = 300  # with more features only diagonal maps are tried
+_MOST_ROWS = 20_000  # rows of a domain on which candidates are scored
+_MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, plus 40 per feature
 _TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
-_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
-_COLLINEAR = 1e-3  # share of its spread that others leave of a feature
-_LEAST_ROWS = 20  # of a domain, below which none are held out
-_LEAST_PER_FEATURE = 2  # rows, from which a matrix by name is averaged with lines
-_LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
-_ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
-_ROUNDS, _LEAST_SHARE = 200, 0.01  # of the search for shares of matrices, and among them
-_MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
-_DETERMINED = 60.0  # curvature times rows, from which matrices are found again
-_SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
+_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds suffice
+_COLLINEAR = 1e-3  # a feature is collinear if others leave less than this of its spread
+_LEAST_ROWS = 20  # rows of a domain below which none are held out
+_LEAST_PER_FEATURE = 2  # rows per feature from which map="affine" is averaged with a diagonal map
+_LOW_RANK_FEATURES = 10  # fewer features need no matrix of low rank
+_ERRORS = (1.0, 4.0)  # standard errors up to which scores are equal, and from which they differ
+_ROUNDS, _LEAST_SHARE = 200, 0.01  # EM steps for the weights of matrices; smaller weights are 0
+_MOST_WORSE = 1.0  # nats per feature: more than that no held-out row counts against a map
+_DETERMINED = 60.0  # curvature times rows from which the data determine a matrix
+_SPREAD = (0.8, 1.25)  # allowed ratio of variances within strata, mapped query over reference
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A kind of map to fit."""
 
-    # as the user calls them
+    # names or instances, as the user gives them
     divergence: Any
     conditional: Any
     recipe: Recipe  # how it is fitted
-    parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
-    controls: Controls | None = None  # what is taken off before
+    parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights and recipes
+    controls: Controls | None = None  # whose common factors are removed before the map
 
     def refit(self, domains: Study) -> Any:
         """Fit other rows in the same way, without weighing candidates again."""
@@ -85,12 +85,12 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
-        return self.map if self.recipe.sparing else f"{self.map} ({called(self.divergence)})"
+        """Its name in the report."""
+        return self.map if self.recipe.sparing else f"{self.map} ({name_of(self.divergence)})"
 
     @property
     def map(self) -> str:
-        """What the family of maps is called."""
+        """The name of its family of maps."""
         if self.recipe.sparing:
             return "diagonal"
         kind = type(self.recipe.family)
@@ -109,9 +109,9 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
         if family.is_free and few and not named and domains.confounders and square:
             tried = [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
             enough = fewest >= max(_LEAST_ROWS, _LEAST_PER_FEATURE * domains.n_features)
-            if settings["shrinkage"] == "auto" and enough:  # lines are nearly the identity
-                plain = LocationScale(family.links)
-                tried = [_candidate(settings, plain, "likelihood", domains), *tried]
+            if settings["shrinkage"] == "auto" and enough:  # a diagonal map stands for the identity
+                diagonal = LocationScale(family.links)
+                tried = [_candidate(settings, diagonal, "likelihood", domains), *tried]
             return tried
         return [_candidate(settings, family, divergence, domains)]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
@@ -142,7 +142,7 @@ def _candidate(
     domains: Study,
     sparing: bool = False,
 ) -> Candidate:
-    """Make a recipe of the ingredients, with what "auto" stands for."""
+    """Return the candidate for a family and a divergence, with every "auto" decided."""
     conditional = settings["conditional"]
     if is_auto(divergence):
         divergence = rule(family, domains, settings["shrinkage"])
@@ -161,14 +161,14 @@ def _candidate(
         warn_overlap=settings["warn_overlap"],
         min_overlap=settings["min_overlap"],
     )
-    refuse_unused(settings, recipe, domains, called(divergence))
+    refuse_unused(settings, recipe, domains, name_of(divergence))
     return Candidate(divergence, conditional, recipe)
 
 
 def find(
     settings: Mapping[str, Any], domains: Study, pairs: tuple[Array, Array] | None = None
 ) -> tuple[Fit, Candidate]:
-    """Fit the map that is asked for: take off what controls share, choose, refine by pairs."""
+    """Fit the map that was asked for: remove factors of controls, choose, refine by pairs."""
     controls, left, wanted = None, domains, settings["map"]
     if settings["controls"] is not None:
         controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
@@ -177,7 +177,7 @@ def find(
         settings = {**settings, **NOTHING_NAMED, "map": "identity", "divergence": "auto"}
     tried = candidates(settings, left)
     chosen = tried[0]
-    fit = fit_map(left, chosen.recipe)  # says what is wrong with the data, if anything
+    fit = fit_map(left, chosen.recipe)  # raises or warns if something is wrong with the data
     if len(tried) > 1:
         fit, chosen = averaged(left, tried, fit)
     elif pairs is None and chosen.recipe.family.form == "diagonal" and controls is None:
@@ -188,16 +188,16 @@ def find(
 
 
 def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
-    """Name the features that are likely no straight line, where one is fitted."""
-    plain = isinstance(recipe.divergence, PooledLikelihood) and recipe.family.links is None
-    found = likely_curves(domains, recipe, line) if plain else None
+    """Warn of features for which a curve is more likely than the fitted straight line."""
+    is_default = isinstance(recipe.divergence, PooledLikelihood) and recipe.family.links is None
+    found = likely_curves(domains, recipe, line) if is_default else None
     if found is None:
         return
     text = (
-        "Not a straight line, in all likelihood: {names}; or what differs between the domains is "
-        "no confounder yet. Use {@map='auto'} or 'monotone', which "
+        "A curve is more likely than a straight line for {names}, or a confounder that differs "
+        "between the domains is missing. Use {@map='auto'} or 'monotone', which fit curves, or "
+        "a link (see Maps in the documentation)."
     )
-    text += "bend what the data bend, or a link (see Maps in the documentation)."
     names = listing(domains.tables[0].take(found[0]).labels)
     warn("curve-likely", text, UserWarning, names=names)
 
@@ -266,9 +266,9 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
 
 
 def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit, Candidate]:
-    """Put what controls show before a map of the other features."""
+    """Return a fit whose map first removes the factors of controls, then maps other features."""
     if fit.map.kind not in AffineMap.kinds:
-        raise refusal("{@'controls'} go before affine maps alone.")
+        raise refusal("{@'controls'} work with affine maps only. Use {@map='location-scale'}.")
     report = replace(
         fit.report,
         n_controls=len(controls.places),
@@ -282,7 +282,7 @@ def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit
 def after_pairs(
     fit: Fit, chosen: Candidate, domains: Study, pairs: tuple[Array, Array], wanted: Any
 ) -> Fit:
-    """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
+    """Refine a fitted map by pairs; only errors of diagonal maps are known before."""
     family = chosen.recipe.family
     if is_auto(wanted):
         family = Affine()
@@ -290,8 +290,8 @@ def after_pairs(
         raise refusal("'pairs' do not work with {@map='low-rank'}. Use {@map='auto'}.")
     if not (family.has_scale or family.has_offset):
         return fit
-    own = family.form == "matrix" and not (family.is_free or family.is_rigid)
-    if own or not family.has_offset:
+    is_custom = family.form == "matrix" and not (family.is_free or family.is_rigid)
+    if is_custom or not family.has_offset:
         raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
     if fit.map.kind == "diagonal" and family.is_rigid:
         family = LocationScale()
@@ -308,11 +308,11 @@ def after_pairs(
             if recipe.family.form == "monotone":  # no line was bent
                 recipe = replace(recipe, family=LocationScale())
             again = fit_quietly(others, recipe)
-            return again.map, again.found_errors()
+            return again.map, again.compute_errors()
         except ValueError:
             return fit.map, known  # too few rows without these pairs
 
-    known = fit.found_errors() if fit.map.kind == "diagonal" else None
+    known = fit.compute_errors() if fit.map.kind == "diagonal" else None
     refined, errors, facts = refine((fit.map, known), family, linked, pairs, refit)
     return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
@@ -320,7 +320,7 @@ def after_pairs(
 def _ladder(
     candidates: list[Candidate], scores: "list[_Score]", weights: Array
 ) -> list[dict[str, Any]]:
-    """Return what the report tells of every candidate."""
+    """Return the table of all candidates for the report."""
     best = min((score.mean for score in scores if not score.failure), default=0.0)
     return [
         {
@@ -338,7 +338,7 @@ def _ladder(
 
 @dataclass
 class _Score:
-    """What is known of a candidate: nats of all held-out query rows, or why it is out."""
+    """The held-out scores of a candidate in nats, one per query row, or why it is left out."""
 
     nats: Array
     mean: float = np.nan
@@ -361,7 +361,7 @@ class _Trial:
         self.whole = recipe.compare(self.domains)
         self.pair = gaussian_pair(self.domains, self.whole, recipe.conditional, False)
         self.weights = np.ones(1)
-        # a constant or collinear feature would decide the scores by the noise it has not
+        # a constant or collinear feature has no noise, and would decide the scores
         kept = _independent(self.pair)
         some = len(kept) < domains.n_features
         self.trial_domains = self.domains.of(kept) if some else self.domains
@@ -401,14 +401,14 @@ class _Trial:
                 rows[k] = np.concatenate(parts)
                 if not np.isfinite(rows[k]).all():
                     why_not[k] = "maps held-out rows too far away"
-        rows = np.minimum(rows, rows.min(axis=0) + _MOST_WORSE * d)  # no row decides alone
+        rows = np.minimum(rows, rows.min(axis=0) + _MOST_WORSE * d)  # no single row decides
         means = [
             np.nan if failure else float(self.weights @ r) for r, failure in zip(rows, why_not)
         ]
         return [_Score(*known) for known in zip(rows, means, why_not)]
 
     def _not_tried(self, candidate: Candidate) -> str:
-        """Say why a candidate is not tried, if it is not."""
+        """Return why a candidate is not tried; empty if it is."""
         # matching axes stands in for the search among all matrices where rows are too few for that
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
@@ -425,8 +425,11 @@ class _Trial:
         return ""
 
     def _why_not(self, k: int) -> str:
-        """Return why a candidate cannot be scored; prepare a search among matrices if it can."""
-        # from the map of all rows, so that folds do not end in other minima than that
+        """Return why a candidate cannot be scored; empty if it can.
+
+        The search among matrices starts on each fold at the map of all rows, so that folds do not
+        end in other minima than that.
+        """
         reason, recipe = self._not_tried(self.candidates[k]), self.recipes[k]
         if not reason and recipe.family.form == "matrix" and not recipe.divergence.in_closed_form:
             try:
@@ -442,9 +445,9 @@ class _Trial:
         A candidate whose score is worse than the best by :math:`t_k` standard errors of the paired
         difference is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut at 0 and 1. The
         first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map
-        may be worse without blame by two nats for each of the :math:`d^2` numbers in a matrix,
-        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature. What
-        it leaves to matrices is shared among them by evidence; see `stacked`.
+        may be worse by two nats for each of the :math:`d^2` numbers in a matrix,
+        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature. The
+        weight that remains for matrices is divided among them by likelihood; see `stacked`.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure]
@@ -478,7 +481,7 @@ class _Trial:
         return float(np.median(ratio))
 
     def keeps_spread(self, ratio: float) -> bool:
-        """Tell whether variances are kept, give or take two standard errors of their ratio."""
+        """Return whether variances are kept, up to two standard errors of their ratio."""
         n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
         margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
         return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
@@ -501,7 +504,7 @@ def stacked(nats: Sequence[Array], weights: Array) -> Array:
 
 
 def _independent(pair: GaussianPair) -> Array:
-    """Return the features that others do not determine, in either domain."""
+    """Return the features that are not collinear with others in either domain."""
     kept = np.arange(pair.n_features)
     for side in (pair.query, pair.reference):
         cov = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)[np.ix_(kept, kept)]
@@ -562,7 +565,7 @@ class _Judge:
 
 
 def _some_rows(domains: Study, marks: Array, most: int) -> Array:
-    """Mark the rows that the choice looks at: all, or the first of each domain in mixed order."""
+    """Return a mask of the rows used for scores: all, or the first of each domain, shuffled."""
     order, taken = mixed_order(marks), domains.kept()
     for side in (domains.is_query, ~domains.is_query):
         taken[order[(taken & side)[order]][most:]] = False

@@ -66,7 +66,7 @@ class Fitted:
     divergence: Any
     family: Any
     found: Solution  # of the features that vary
-    settled: Solution  # of all features, pulled as was asked
+    shrunk: Solution  # of all features, pulled as was asked
     kept: Array  # the features that vary
 
 
@@ -233,7 +233,7 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> StandardErrors | None:
         return result.scale, result.offset
 
     maps = map(refit, chain([pair], (resampled() for _ in range(_ROW_DRAWS))))
-    whole = replace(fitted, settled=fitted.settled.dense())
+    whole = replace(fitted, shrunk=fitted.shrunk.dense())
     return _errors(whole, maps, units.fewest / n_values, _LITTLE)
 
 
@@ -250,7 +250,7 @@ def _errors(
     wider = float(stdtrit(dof, 0.975) / ndtri(0.975)) / amount
     parts = (np.stack(part) for part in zip(*draws))
     scales, offsets = (old + wider * (new - old) for old, new in zip(plain, parts))
-    A, b, kept = fitted.settled.scale, fitted.settled.offset, np.flatnonzero(fitted.kept)
+    A, b, kept = fitted.shrunk.scale, fitted.shrunk.offset, np.flatnonzero(fitted.kept)
     A = A[kept] if A.ndim == 1 else A[np.ix_(kept, kept)]
     pull = _put(A - plain[0], fitted.kept, 0), _put(b[kept] - plain[1], fitted.kept, 0)
     return drawn(_put(scales, fitted.kept, 1), _put(offsets, fitted.kept, 1), pull)

@@ -44,7 +44,7 @@ from condokit.fit.errors import (
 )
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
-from condokit.fit.shrinkage import settle
+from condokit.fit.shrinkage import shrink
 from condokit.fit.ties import has_ties
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
@@ -269,9 +269,9 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     plain = _counting_subjects(plain, unit, domains, comparison)
     if recipe.family.has_scale:
         _warn_constant(table, flat)
-    settled = settle(plain, unit, recipe.shrinkage)
-    solution = settled.solution
-    facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table), **fallback}
+    shrunk = shrink(plain, unit, recipe.shrinkage)
+    solution = shrunk.solution
+    facts = {"constant_features": table.names_of(flat), **shrunk.facts(plain, table), **fallback}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
@@ -430,11 +430,11 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
             )
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
-    settled, errors = _towards_identity(*start, recipe), None
+    shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any() and domains.is_whole:
-        fitted = Fitted(divergence, recipe.family, solution, settled, kept)
+        fitted = Fitted(divergence, recipe.family, solution, shrunk, kept)
         errors = matrix_errors(fitted, domains, comparison, recipe.conditional, pair)
-    return settled, facts, errors
+    return shrunk, facts, errors
 
 
 def _gaussians(domains: Study, recipe: Recipe, comparison: Comparison) -> GaussianPair:
@@ -487,11 +487,11 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
     facts["constant_features"] = domains.tables[0].names_of(~kept)
-    settled, errors = _towards_identity(*start, recipe), None
+    shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
-        fitted = Fitted(divergence, family, solution, settled, kept)
+        fitted = Fitted(divergence, family, solution, shrunk, kept)
         errors = sample_errors(fitted, samples.of(kept))
-    return settled, facts, errors
+    return shrunk, facts, errors
 
 
 def _check_rectangular(recipe: Recipe) -> None:
@@ -530,18 +530,18 @@ def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shift = moments.weights @ (moments.reference.mean - moments.query.mean)
-    settled, errors = (
+    shrunk, errors = (
         _towards_identity(*_embedded((np.ones(d), shift), solution, kept), recipe),
         None,
     )
     share = 1.0 - recipe.shrinkage if isinstance(recipe.shrinkage, float) else 1.0
     left, right = np.zeros((2, d, rank))
     left[kept], right[kept] = share * np.asarray(solution.left), solution.right
-    settled = replace(settled, left=left, right=right)
+    shrunk = replace(shrunk, left=left, right=right)
     if recipe.finds_errors:
-        fitted = Fitted(recipe.divergence, recipe.family, solution, settled, kept)
+        fitted = Fitted(recipe.divergence, recipe.family, solution, shrunk, kept)
         errors = low_rank_errors(fitted, factors)
-    return settled, facts, errors
+    return shrunk, facts, errors
 
 
 _FITS: dict[tuple[str, str], Any] = {

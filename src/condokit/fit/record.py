@@ -1,4 +1,4 @@
-"""What a fit hands over: the map, its errors, what was compared, and facts of the fit."""
+"""The result of a fit: the map, its errors, what was compared, and facts for the report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,11 +18,11 @@ from condokit.maps.standard_errors import StandardErrors
 
 @dataclass(frozen=True, eq=False)
 class FitReport(Mapping[str, Any]):
-    """Facts of a fit, which can be read by name or as items; those that do not apply are None."""
+    """Facts of a fit, as attributes or as items; those that do not apply are None."""
 
     rows_query: float  #: Query rows compared.
     rows_reference: float  #: Reference rows compared.
-    #: Missing values of every confounder.
+    #: Number of missing values of every confounder.
     missing_confounders: dict[str, int] = field(default_factory=dict)
     #: Missing values of features, by domain.
     missing_features: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -34,18 +34,18 @@ class FitReport(Mapping[str, Any]):
     condition_number: float | None = None  #: Of the matrix.
     flips_orientation: bool | None = None  #: Whether the matrix has a reflection.
     curvature: float | None = None  #: Times the rows: how well the data determine the matrix.
-    kept_log_scale: float | None = None  #: Mean share of plain log-scales that shrinkage kept.
-    kept_shift: float | None = None  #: Mean share of plain shifts that shrinkage kept.
+    kept_log_scale: float | None = None  #: Mean share of log-scales that shrinkage left.
+    kept_shift: float | None = None  #: Mean share of shifts that shrinkage left.
     chance_of_difference: float | None = None  #: Probability that there is anything to correct.
     chance_of_scale: float | None = None  #: Probability that a shift is not enough.
     constant_features: list[str] | None = None  #: Within strata in a domain, so only shifted.
     mean_terms: list[str] | None = None  #: Of features given confounders, beyond straight lines.
     variance_terms: list[str] | None = None  #: What the spread of features depends on.
     heavy_tailed_features: list[str] | None = None  #: With Student's t residuals.
-    fitted_as_normal: list[str] | None = None  #: Heavy tails, of which only moments are known.
+    fitted_as_normal: list[str] | None = None  #: With heavy tails, but only moments known.
     discrete_features: list[str] | None = None  #: Values nearly all equal, so only shifted.
-    bent_features: list[str] | None = None  #: Whose curves are likely no straight lines.
-    bent: Array | None = None  #: How likely that is of every feature.
+    bent_features: list[str] | None = None  #: More likely curves than straight lines.
+    bent: Array | None = None  #: Probability of a curve, for every feature.
     subject_ratio: float | None = None  #: Variance between subjects over that within.
     fallback: str | None = None  #: Fitted instead of a matrix that the rows are too few for.
     covariances: dict[str, Any] | None = None  #: How they were regularised.
@@ -75,19 +75,19 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: Any  # a `Map`
-    # or how to find them, where that takes long
+    # the errors, or a function that computes them where that takes long
     errors: StandardErrors | Callable[[], StandardErrors | None] | None
     support: Support
     overlap: Overlap
     report: FitReport
 
-    def found_errors(self) -> StandardErrors | None:
-        """Return the errors; found now, if they were not yet."""
+    def compute_errors(self) -> StandardErrors | None:
+        """Return the standard errors, computed now if they were not yet."""
         return self.errors() if callable(self.errors) else self.errors
 
 
-def called(ingredient: Any) -> str:
-    """Return the name of an ingredient that was given as one, or as an instance."""
+def name_of(ingredient: Any) -> str:
+    """Return the name of an ingredient, which is given by name or as an instance."""
     return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
 
 
@@ -97,8 +97,8 @@ def account(
     notes: Sequence[Note],
     facts: Mapping[str, Any],
 ) -> FrozenDict:
-    """Tell how maps came about, without anything that a file may not give away."""
-    # no times and no addresses, so that the same fit yields the same file; no counts of few rows
+    """Return how maps were fitted, as far as a file may disclose it."""
+    # no times and no paths, so that the same fit yields the same file; no counts of few rows
     return frozen(
         {
             "versions": versions(),
@@ -117,12 +117,12 @@ def account_of_map(
     chosen: Any,  # a `Candidate`
     notes: Sequence[Note],
 ) -> Mapping[str, Any]:
-    """Tell how a map was fitted, without anything that a file may not give away."""
+    """Return how the map of two domains was fitted, as far as a file may disclose it."""
     labels = dict(zip(("query", "reference"), map(str, domains.labels)))
     facts = {
         "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
-        "divergence": called(chosen.divergence),
-        "conditional": called(chosen.conditional),
+        "divergence": name_of(chosen.divergence),
+        "conditional": name_of(chosen.conditional),
         "domains": labels,
         "columns_left_alone": dict(domains.left),
         "rows": {side: _rows(domains, fit, side) for side in labels},
@@ -137,7 +137,7 @@ def account_of_map(
 
 
 def _rows(domains: Study, fit: Fit, side: str) -> Any:
-    """Return how many rows were compared, or how many at most if that tells of too few."""
+    """Return how many rows of a domain were compared; an upper bound if the rest are too few."""
     compared = fit.report[f"rows_{side}"]
     mine = domains.kept() & (domains.is_query == (side == "query"))
     total = mine.sum() if domains.weights is None else domains.weights[mine].sum()

@@ -1,6 +1,6 @@
-"""Sharing strength across features: maps pulled towards the identity.
+"""Shrinkage of diagonal maps towards the identity by empirical Bayes.
 
-It is empirical Bayes: how much comes from the data, and it fades as rows are added.
+The data of all features tell how strong it is, and it fades as rows are added.
 """
 
 from dataclasses import dataclass, replace
@@ -13,34 +13,34 @@ from condokit.data.tables import Table
 from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
-_FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said
+_FEW_OTHERS = 0.01  # no warning up to this share of features with scales far from one
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A map that was pulled, and what became of the plain one."""
+class Shrunk:
+    """A map after shrinkage, and how much of the estimate without it is left."""
 
     solution: Solution
-    # mean shares of the plain log-scale and shift that are kept: 1 is all, 0 the identity
+    # mean shares of the unshrunk log-scale and shift that are left: 1 is all, 0 the identity
     kept: tuple[float, float] = (1.0, 1.0)
     # probabilities that there is anything to correct, and that a scale is needed
     chances: tuple[float | None, float | None] = (None, None)
-    other_units: Array | None = None  # scales that no prior pulls towards one
+    other_units: Array | None = None  # features whose scales are too far from one to be shrunk
 
     def facts(self, plain: Solution, table: Table) -> dict[str, Any]:
-        """Return what the report tells; warn of features that are treated otherwise."""
-        found: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
-        found |= dict(zip(("chance_of_difference", "chance_of_scale"), self.chances))
-        found["n_iter"] = plain.n_iter
-        # a few of many thousands are no matter of units
+        """Return facts for the report; warn of scales that look like other units."""
+        facts: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
+        facts |= dict(zip(("chance_of_difference", "chance_of_scale"), self.chances))
+        facts["n_iter"] = plain.n_iter
+        # a few among thousands of features are chance rather than units
         if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
             warn(
                 "other-units",
                 "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
-                "scales are estimated without a pull towards one.",
+                "scales are not shrunk towards one.",
                 names=listing(table.names_of(self.other_units)),
             )
-        return found | _law(plain.law, table)
+        return facts | _facts_of_law(plain.law, table)
 
 
 def warn_as_normal(names: list[str] | None) -> None:
@@ -48,21 +48,21 @@ def warn_as_normal(names: list[str] | None) -> None:
     if names:
         warn(
             "heavy-tails",
-            "Heavy tails, fitted as if they were normal since single values are not known: "
-            "{names}. Statistics of a second round, {@given} this fit, mend that.",
+            "Heavy tails, fitted as if they were normal since statistics hold no single values: "
+            "{names}. Statistics of a second round, {@given} this fit, correct that.",
             names=listing(names),
         )
 
 
-def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
-    """Return what was found of features given confounders; name those that are only shifted."""
+def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
+    """Return facts of the law of features given confounders; warn of discrete features."""
     if not law:
         return {}
     discrete = table.names_of(law["discrete"])
     if discrete:
         warn(
             "discrete-features",
-            "Nearly all values equal, or too few others to learn a scale from, so only shifted: "
+            "Nearly all values are equal, or too few differ to learn a scale, so only shifted: "
             "{names}.",
             names=listing(discrete),
         )
@@ -78,24 +78,24 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     }
 
 
-def settle(solution: Solution, unit: Array, shrinkage: Any) -> Settled:
-    """Shrink the plain map as asked."""
+def shrink(solution: Solution, unit: Array, shrinkage: Any) -> Shrunk:
+    """Shrink a diagonal map as the user asked; `unit` are the spreads of its features."""
     knows_errors = solution.se_log_scale is not None and solution.se_image is not None
     if shrinkage == "auto" and knows_errors:
-        pulled, found = posterior(solution, unit)
-        log_scale = _share(np.log(pulled.scale), np.log(solution.scale))
-        shift = _share(pulled.image - pulled.centre, solution.image - solution.centre)
+        shrunk, found = posterior(solution, unit)
+        log_scale = _share(np.log(shrunk.scale), np.log(solution.scale))
+        shift = _share(shrunk.image - shrunk.centre, solution.image - solution.centre)
         chances = float(found.differs[0]), float(found.scaled[0])
-        return Settled(pulled, (log_scale, shift), chances, found.other_units[:, 0])
+        return Shrunk(shrunk, (log_scale, shift), chances, found.other_units[:, 0])
     if shrinkage in ("auto", None, 0.0):
-        return Settled(solution)
+        return Shrunk(solution)
     share = 1.0 - shrinkage
     scale = np.exp(share * np.log(solution.scale))
     image = solution.centre + share * (solution.image - solution.centre)
-    return Settled(replace(solution, scale=scale, image=image), (share, share))
+    return Shrunk(replace(solution, scale=scale, image=image), (share, share))
 
 
 def _share(kept: Array, plain: Array) -> float:
-    """Return the mean share of the plain estimate that was kept; all of nothing."""
+    """Return the mean share of the unshrunk estimate that is left; 1 where that is zero."""
     share = np.divide(kept, plain, out=np.ones(len(plain)), where=plain != 0)
     return float(np.clip(share, 0.0, 1.0).mean())

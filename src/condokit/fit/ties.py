@@ -8,10 +8,10 @@ from condokit.law.estimate import Discrete
 
 
 def has_ties(domains: Study) -> bool:
-    """Tell, and warn, whether most values of a feature, but not all, are equal in a domain.
+    """Return whether most values of a feature, but not all, are equal in a domain; warn if so.
 
-    Given confounders, matrices that differ by a rotation are told apart by how covariances change
-    with them, which a few different values decide by chance.
+    Only the way in which covariances change with the confounders distinguishes matrices that differ
+    by a rotation. Where most values are equal, a few rows decide that by chance.
     """
     kept = domains.kept()
     sides = [np.flatnonzero(kept & (domains.code == k)) for k in range(2)]
@@ -23,8 +23,8 @@ def has_ties(domains: Study) -> bool:
     varies = domains.gather(np.where(kept, domains.code, -1), 2).sd > 0
     tied = found.modal & varies.all(axis=0)
     if tied.any():
-        text = "Most values of {names} are equal (zeros, counts, yes and no), of which no matrix "
-        text += "can be learned; a location-scale map is fitted instead. Leave these features out "
+        text = "Most values of {names} are equal (zeros, counts, yes and no), so no matrix can be "
+        text += "learned; a location-scale map is fitted instead. Leave these features out "
         text += "for a matrix of the others, or use {@divergence='ot'}."
         names = listing(domains.tables[0].names_of(tied))
         warn("ties-for-matrix", text, names=names)

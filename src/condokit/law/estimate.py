@@ -35,7 +35,7 @@ from condokit.law.ratios import (
 )
 from condokit.law.select import select
 from condokit.law.stacked import Found, Stacked, nodes, solve
-from condokit.law.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
+from condokit.law.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, fit_in_passes
 from condokit.law.subjects import Subjects
 from condokit.law.weights import fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution, joined_law
@@ -190,7 +190,7 @@ def _estimates(
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Maps, Array]:
-    """Fit features as normal, then those with weights that need these; mark heavy tails.
+    """Fit all features as normal, then refit those whose tails or variances need row weights.
 
     Maps are in standard units. What is found of the latter is kept in `found_of`, by feature, with
     its place in it.
@@ -217,7 +217,7 @@ def _estimates(
 
 
 def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
-    """Mark features whose tails are heavy not for variances that differ alone."""
+    """Return which tails stay heavy once variances may differ between rows."""
     tails = tails.copy()
     for some in _parts(np.flatnonzero(tails & vary), len(at.X)):
         part, own, never = at.of(some), fixed[some], np.zeros(len(some), dtype=np.bool_)
@@ -293,7 +293,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
         state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
         again = partial(sums.again, features=some)
         sizes = [np.einsum("dbb->bd", one[some]) for one in (maps.cov_log, maps.cov_image)]
-        found = settle(columns, state, again, fixed[some], np.sqrt(sizes), law.n_effective)
+        found = fit_in_passes(columns, state, again, fixed[some], np.sqrt(sizes), law.n_effective)
         maps.put(some, Maps.joined([maps_of(*one) for one in found]), keeps_errors=True)
     facts = {**law.facts, "subjects": 0.0}
     return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)

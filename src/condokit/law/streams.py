@@ -184,7 +184,7 @@ class State:
 class WeightedSums(_InPieces):
     """Products of rows weighted by what is known of their variance and of Student's t.
 
-    Beside them, what `settle` needs to renew weights: how many rows there are, how often log
+    Beside them, what `fit_in_passes` needs to renew weights: how many rows there are, how often log
     squares of residuals are in bins, and squares by level and with the columns of the noise.
     """
 
@@ -258,7 +258,7 @@ class WeightedSums(_InPieces):
         return found
 
 
-def settle(
+def fit_in_passes(
     columns: Columns, state: State, again: Again, fixed: Array, errors: Array, n_effective: float
 ) -> list[tuple[Stacked, Found]]:
     """Read all rows until weights, scales and offsets are still, and return what is found.

@@ -41,8 +41,8 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     counts, noise, nu, w = at.counts, at.noise, np.where(tails, 4.0, np.inf), None
     log_v = None if noise.empty else np.zeros(at.X.shape)
     gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
-    settled = not tails.any()
-    if not settled:
+    nu_is_stable = not tails.any()
+    if not nu_is_stable:
         robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2
         start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
         found = replace(found, sigma2=start)
@@ -56,7 +56,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
                 last, nu, few = nu, np.full(len(tails), np.inf), np.flatnonzero(tails)
                 each = counts if counts.ndim == 1 or counts.shape[1] == 1 else counts[:, few]
                 nu[few] = degrees_of_freedom(square[:, few], each)
-                settled = bool((nu == last).all()) or step == NU_STEPS[-1]
+                nu_is_stable = bool((nu == last).all()) or step == NU_STEPS[-1]
             finite = np.where(np.isinf(nu), 1e8, nu)
             w = (finite + 1) / (finite + square)
             square *= w * v
@@ -69,7 +69,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
         n = found.n_eff
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
-        if (step > 3 or not tails.any()) and settled and moved.max() < STILL:
+        if (step > 3 or not tails.any()) and nu_is_stable and moved.max() < STILL:
             break
     return replace(
         found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
@@ -77,7 +77,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
 
 
 def _median(values: Array, counts: Array) -> Array:
-    """Return the median of every column, where rows count differently about that."""
+    """Return the weighted median of every column, up to one row."""
     if (counts == counts[0]).all():
         return np.median(values, axis=0)
     order = np.argsort(values, axis=0)

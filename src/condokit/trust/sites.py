@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.batches.adapter import BatchAdapter
+from condokit.batches.addition import against_others
 from condokit.batches.estimate import mean_square, some_rows, unit_of
 from condokit.batches.record import BatchFacts
 from condokit.checks import Array, quietly
@@ -118,7 +119,7 @@ def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> 
         found = _agreement(adapter, study, own, pairs, left_out, min_cell)
         yield Site(
             label,
-            adapter.against_others(study, own),
+            against_others(adapter, study, own),
             affine,
             errors,
             "these rows" if same else "other rows",
