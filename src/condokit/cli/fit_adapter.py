@@ -139,23 +139,14 @@ class Fitted:
         from condokit.report.contents import judged
 
         with progress("", shown=self.watched, doing="Evaluating the map"):
-            if not self.is_study:
-                return judged(self.adapter, self.domains, None, None, self.tolerance)
-            from condokit.trust.assess import assess
-            from condokit.trust.evaluate import evaluate
-
-            after = evaluate(self.adapter, self.data, tolerance=self.tolerance)
-            return assess(self.data, adapter=self.adapter), after
+            return judged(self.adapter, self.domains, tolerance=self.tolerance)
 
     def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
         """Return the record of the report, which knows the file of the map that it goes with."""
         from condokit.report.contents import build
-        from condokit.report.study import build_study
 
         found = dict(zip(("assessment", "evaluation"), self.judged))
         found |= {"command": shlex.join(self.command(*written)), "inputs": self.hashes}
-        if self.is_study:
-            return build_study(self.adapter, self.data, **found)
         record = build(self.adapter, self.domains, **found)
         if made:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
@@ -163,7 +154,7 @@ class Fitted:
 
     def verdict(self) -> tuple[str, str]:
         """Return whether the map can be trusted, as a word of `evaluate` and as a line."""
-        from condokit.report.contents import verdict
+        from condokit.report.pair import verdict
 
         nothing, why = "not evaluated", "statistics have no rows on which a map could be judged."
         if not self.has_rows:
@@ -187,11 +178,11 @@ class Fitted:
         self, record: dict[str, Any], report: str | None, table: str | None
     ) -> dict[str, bytes]:
         """Return the report of a record, and the table of all its features, by path."""
-        from condokit.report import render, render_study
+        from condokit.report import render
 
         made = {}
         if report is not None:
-            made[report] = (render_study if self.is_study else render)(record).encode()
+            made[report] = render(record).encode()
         if table is not None:
             made[table] = spreadsheet(record["features"])
         return made

@@ -280,6 +280,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         map_known_from=known.known_from,
         models=sheets[0],
         calibration=sheets[1],
+        predictions=sheets[2],
         agreement=found,
         densities=densities(drawn, strata, [names[j] for j in shown], asked.min_cell),
     )
