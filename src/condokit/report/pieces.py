@@ -33,7 +33,7 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
 
 def most_shifted(features: Mapping[str, Any]) -> list[int]:
     """Return rows of a table of features: by what is left of their shift, then by what it was."""
-    p, shift = features["p_adjusted"], features["shift_before"]
+    p, shift = features.get("p_adjusted", []), features.get("shift_before", [])
     rank = [(1.0 if p[k] is None else p[k], -abs(shift[k] or 0.0)) for k in range(len(p))]
     return sorted(range(len(p)), key=rank.__getitem__)
 

@@ -18,6 +18,8 @@ from condokit.trust.assess import BatchAssessment
 from condokit.trust.evaluation import BatchEvaluation, stacked
 
 _MOST_DENSITIES = 40
+_JUDGED = ("verdict", "doubts", "error_before", "error_after", "before_low", "before_high")
+_JUDGED += ("after_low", "after_high")
 
 
 def of_sites(
@@ -86,6 +88,7 @@ def _batches(
 ) -> Iterator[dict[str, Any]]:
     """Yield what is known of every batch; one that no path reaches has an empty path."""
     counted = {row["site"]: row for row in table}
+    judged = {str(row["batch"]): row for row in evaluation.batches.rows()}  # bridges alone, too
     counts = np.array([float(study.among(b).sum()) for b in range(study.n_domains)])
     rows = dict(zip(map(str, study.labels), hidden_counts(counts)))
     later = [str(one["label"]) for one in adapter.provenance_.get("additions", ())]
@@ -103,6 +106,7 @@ def _batches(
             "bridges": None if known is None else hidden_counts(np.array([known.bridges]))[0],
             "agreement": None if one is None or one.agreement is None else one.agreement.sentence,
             **pieces.judgement(one),
+            **{key: value for key, value in judged.get(name, {}).items() if key in _JUDGED},
         }
 
 
@@ -112,7 +116,7 @@ def _features(adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation) 
     for label, one in evaluation.evaluations.items():
         maps = _parameters(adapter, study, label).columns
         found[str(label)] = Sheet({**maps, **one.features.columns})
-    return stacked(found)
+    return Sheet({"batch": [], "feature": []} | stacked(found).columns)
 
 
 def _parameters(adapter: BatchAdapter, study: Study, label: Any) -> Sheet:

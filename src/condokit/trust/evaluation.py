@@ -64,7 +64,8 @@ class Evaluation(Record):
     predictions: Sheet
     agreement: Agreement | None  #: Of paired measurements, or of bridges.
     densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
-    #: Whether the systematic error after the map is within the tolerances that were given.
+    #: Whether the systematic error after the map, or with `imprecision` the total error, is within
+    #: the tolerances that were given.
     tolerances: Sheet = field(default_factory=lambda: Sheet({}))
     #: What `plots` draws of rows of all domains together. Not saved or printed.
     pictures: Pictures | None = field(default=None, metadata={"private": True})
