@@ -399,7 +399,8 @@ class Study:
             if not reached[:, b].all():
                 text = "Bridges do not tell {names} in the batch {batch!r}: fewer than {fewest} "
                 text += "samples have a value both there and in a batch with a path to the "
-                text += "reference. Leave such features out with {@`features`}."
+                text += "reference. Name confounders as well, or leave such features out with "
+                text += "{@`features`}."
                 names = listing(self.tables[0].names_of(~reached[:, b]))
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 

@@ -18,8 +18,8 @@ from condokit.trust.assess import BatchAssessment
 from condokit.trust.evaluation import BatchEvaluation, stacked
 
 _MOST_DENSITIES = 40
-_JUDGED = ("verdict", "doubts", "error_before", "error_after", "before_low", "before_high")
-_JUDGED += ("after_low", "after_high")
+_JUDGED = {"verdict", "doubts", "error_before", "error_after", "before_low", "before_high"}
+_JUDGED |= {"after_low", "after_high"}
 
 
 def of_sites(
