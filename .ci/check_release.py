@@ -40,7 +40,7 @@ IN_WHEEL = """
     condokit/report/templates/report.css
     condokit/report/templates/report.html.jinja
     condokit/report/templates/report.js
-    condokit/report/templates/study.html.jinja
+    condokit/report/templates/sites.jinja
 """
 IN_SDIST = """
     CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md constraints.txt

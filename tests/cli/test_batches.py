@@ -177,4 +177,16 @@ def test_a_report_with_table_figures_and_tolerances(made, capsys):
     page = Path("r.html").read_text()
     assert "within 9: yes" in page.replace("<wbr>", "").replace("</bdi>", "")
     code, _, err = run(capsys, "report", *arguments, "--force", "--tolerance", "f0")
-    assert (code, "FEATURE=ERROR" in err) == (2, True)
+    assert (code, "FEATURE=NUMBER" in err) == (2, True)
+    Path("limits.csv").write_text("feature,tolerance,imprecision\nf0,9,0.1\nf1,9,\n")
+    wanted = ["fit", "all.csv", *DATA, "-o", "m.json", "--require", "within limits"]
+    code, _, err = run(capsys, *wanted, "--tolerance", "limits.csv")
+    assert (code, err.count("yes")) == (0, 6)
+    more = ["--tolerance", "limits.csv", "--imprecision", "f1=8", "--force"]
+    code, _, err = run(capsys, *wanted, *more)
+    assert (code, err.count("imprecision alone is 13.2")) == (4, 3)
+    code, _, err = run(capsys, *wanted, "--force")
+    assert (code, "needs --tolerance" in err) == (2, True)
+    Path("limits.csv").write_text("name,limit\nf0,9\n")
+    code, _, err = run(capsys, *wanted, "--force", "--tolerance", "limits.csv")
+    assert (code, "Got 'name', 'limit'" in err) == (2, True)

@@ -131,6 +131,17 @@ def test_what_cannot_be_added(made, capsys, arguments, message):
     assert not Path("m.json").exists()
 
 
+def test_a_table_of_several_batches_is_not_taken_for_one(made, capsys):
+    rows = pd.concat([pd.read_csv(f"{site}.csv").assign(site=site) for site in "ABC"])
+    rows.to_csv("ABC.csv", index=False)
+    data = ["--batch", "site", "--reference-label", "A", "-c", "group"]
+    assert run(capsys, "fit", "ABC.csv", *data, "-q", "-o", "of_one.json")[0] == 0
+    add = ["add", "of_one.json", "D.csv", "--label", "D", "--known", "ABC.csv", "-c", "group"]
+    code, _, err = run(capsys, *add, "--known-label", "A", "-o", "m.json")
+    assert code == 2
+    assert "ABC.csv has rows of 'A', 'B', 'C' in its column 'site', not of 'A' alone" in err
+
+
 def test_one_map_cannot_be_added_to(made, capsys):
     pair = ["B.csv", "--reference", "A.csv", "-c", "group", "-f", "f*", "-q", "-o", "one.json"]
     assert run(capsys, "fit", *pair)[0] == 0

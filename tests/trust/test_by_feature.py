@@ -118,3 +118,24 @@ def test_every_verdict_that_cannot_be_told_has_its_reason():
         if found.verdict == "cannot tell":
             assert found.doubts
             assert any(letter.isdigit() for letter in found.doubts[0])
+
+
+def test_with_imprecision_the_total_error_is_limited():
+    X, domain, sex, _ = two_devices(0, 0.0, 1.0, d=3, n=100)
+    roles = {"domain": domain, "confounders": sex}
+    adapter = ConDoAdapter().fit(X, **roles)
+    limits = {"column 0": 5.0, "column 1": 2.0, "column 2": 1.5}
+    asked = {"n_permutations": 39, "tolerance": limits}
+    alone = evaluate(adapter, X, **roles, **asked).tolerances
+    assert alone["within"] == ["yes"] * 3
+    spread = {"column 1": 1.0, "column 2": 1.0}
+    total = evaluate(adapter, X, **roles, **asked, imprecision=spread).tolerances
+    added = np.subtract(total["upper"], alone["upper"])
+    np.testing.assert_allclose(added, [0, 1.65, 1.65], atol=1e-9)
+    assert total["within"][0] == "yes"
+    # 0.35 is left for the systematic error of the second, and nothing for that of the third
+    expected = "yes" if alone["upper"][1] <= 0.35 else "cannot tell"
+    assert total["within"][1:] == [expected, "no"]
+    assert total["told"][2] == "imprecision alone is 1.65"
+    with pytest.raises(ValueError, match="'column 2', for which there is no 'tolerance'"):
+        evaluate(adapter, X, **roles, tolerance={"column 0": 1.0}, imprecision={"column 2": 1.0})

@@ -295,3 +295,23 @@ def test_strata_of_single_rows_tell_nothing_of_spreads(rng):
     assert found.verdict == "cannot tell"
     assert found.to_dict()["features"]["sd_ratio_after"] == [None] * 4
     assert found.to_dict()["versions"]["log_sd_ratio"] == [None] * 3
+
+
+def test_errors_of_prediction_are_bias_and_spread(rng):
+    frame = two_domains(rng)
+    reference = frame["domain"] == "reference"
+    names = [f"x{j}" for j in range(4)]
+    wanted = frame[names] @ [1.0, 2.0, 0.0, -1.0] + rng.normal(size=len(frame))
+    model = LinearRegression().fit(frame.loc[reference, names], wanted[reference])
+    found = evaluate(
+        truth(), frame, **ROLES, models=model, labels=wanted.to_numpy(), n_permutations=39
+    )
+    rows = {row["data"]: row for row in found.predictions.rows()}
+    assert [*rows] == ["reference", "query before", "query after"]
+    query = frame.loc[~reference, names]
+    for data, X in (("query before", query), ("query after", 2 * query + 1)):
+        e = model.predict(X) - wanted[~reference]
+        assert rows[data]["RMSEP"] == pytest.approx(np.sqrt(np.mean(e**2)))
+        assert rows[data]["bias"] == pytest.approx(e.mean())
+        assert rows[data]["SEP"] == pytest.approx(e.std(ddof=1))
+    assert "Errors of prediction" in repr(found)

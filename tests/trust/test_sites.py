@@ -61,7 +61,7 @@ def test_one_number_in_all_places(study):
 
 
 def report_of(adapter, table):
-    return report.build_study(adapter, adapter.read_as_fitted(table, *[None] * 5))
+    return report.build(adapter, adapter.read_as_fitted(table, *[None] * 5))
 
 
 def test_bridges_are_left_out_in_turn(study):
@@ -144,7 +144,7 @@ def test_what_is_told_after_a_batch_was_added(study):
     found = evaluate(adapter, table, n_permutations=39)
     facts = adapter.report_.batches["D"]
     assert found.evaluations["D"].error_after == pytest.approx(facts.error_after, abs=1e-4)
-    text = report.render_study(report_of(adapter, table))
+    text = report.render(report_of(adapter, table))
     assert "for all batches but D together" in text
     assert "The map of D was added later" in text
     assert "10 samples that were measured in several batches (bridges) took part" in text
@@ -219,7 +219,7 @@ def test_a_report_of_maps_without_known_errors(study):
     adapter.fit(table, batch="site", confounders=["sex"], features=FEATURES)
     adapter.errors_ = dict.fromkeys(adapter.errors_)
     record = report_of(adapter, table)
-    assert "no error of the map is known" in report.render_study(record)
+    assert "no error of the map is known" in report.render(record)
 
 
 def test_densities_are_those_of_mapped_rows(study):

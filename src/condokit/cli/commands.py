@@ -170,6 +170,7 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
 @click.option("--report", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
 @shared.require
+@shared.limits
 @shared.running
 def fit(
     arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
@@ -346,12 +347,7 @@ def apply_(
     default=["png"],
     help="Format of figures; repeatable.",
 )
-@shared.several(
-    "--tolerance",
-    "tolerance",
-    metavar="FEATURE=ERROR",
-    help="The systematic error that is allowed, in the feature's unit; repeatable.",
-)
+@shared.limits
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any

@@ -1,5 +1,6 @@
 """The fit of the command line: from options to a map that knows its making, and its report."""
 
+import csv
 import hashlib
 import io
 import shlex
@@ -19,7 +20,14 @@ from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
-from condokit.cli.tables import IN_MEMORY, file_labels, read_data, reliabilities, split
+from condokit.cli.tables import (
+    IN_MEMORY,
+    file_labels,
+    open_source,
+    read_data,
+    reliabilities,
+    split,
+)
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.records import plain
 from condokit.data.study import Study
@@ -48,7 +56,7 @@ class Fitted:
             self.data, label = read_sites(options)
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
-        self.tolerance = _tolerances(options.get("tolerance") or ())
+        self.limits = _limits(options)
         self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
@@ -139,23 +147,14 @@ class Fitted:
         from condokit.report.contents import judged
 
         with progress("", shown=self.watched, doing="Evaluating the map"):
-            if not self.is_study:
-                return judged(self.adapter, self.domains, None, None, self.tolerance)
-            from condokit.trust.assess import assess
-            from condokit.trust.evaluate import evaluate
-
-            after = evaluate(self.adapter, self.data, tolerance=self.tolerance)
-            return assess(self.data, adapter=self.adapter), after
+            return judged(self.adapter, self.domains, **self.limits)
 
     def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
         """Return the record of the report, which knows the file of the map that it goes with."""
         from condokit.report.contents import build
-        from condokit.report.study import build_study
 
         found = dict(zip(("assessment", "evaluation"), self.judged))
         found |= {"command": shlex.join(self.command(*written)), "inputs": self.hashes}
-        if self.is_study:
-            return build_study(self.adapter, self.data, **found)
         record = build(self.adapter, self.domains, **found)
         if made:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
@@ -163,7 +162,7 @@ class Fitted:
 
     def verdict(self) -> tuple[str, str]:
         """Return whether the map can be trusted, as a word of `evaluate` and as a line."""
-        from condokit.report.contents import verdict
+        from condokit.report.pair import verdict
 
         nothing, why = "not evaluated", "statistics have no rows on which a map could be judged."
         if not self.has_rows:
@@ -175,23 +174,32 @@ class Fitted:
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             return nothing, f"Not evaluated: {error}"
         line = f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
+        if len(limits := self.judged[1].tolerances) if self.judged[1] else 0:
+            line += f"\n\nWithin limits\n{limits}"
         return found["word"].lower(), line
 
     def check_required(self, wanted: str | None) -> None:
         """Refuse a map whose verdict is not the one that is asked for."""
-        if wanted is not None and self.verdict()[0] not in _ENOUGH[wanted]:
-            text = f"--require {shlex.quote(wanted)}: nothing is written. {self.verdict()[1]}"
+        if wanted == "within limits":
+            if not self.limits:
+                raise click.UsageError("--require 'within limits' needs --tolerance.")
+            within = {*self.judged[1].tolerances.columns.get("within", ["cannot tell"])}
+            is_met = within == {"yes"}
+        else:
+            is_met = wanted is None or self.verdict()[0] in _ENOUGH[wanted]
+        if not is_met:
+            text = f"--require {shlex.quote(str(wanted))}: nothing is written. {self.verdict()[1]}"
             raise NotMet(text)
 
     def pages(
         self, record: dict[str, Any], report: str | None, table: str | None
     ) -> dict[str, bytes]:
         """Return the report of a record, and the table of all its features, by path."""
-        from condokit.report import render, render_study
+        from condokit.report import render
 
         made = {}
         if report is not None:
-            made[report] = (render_study if self.is_study else render)(record).encode()
+            made[report] = render(record).encode()
         if table is not None:
             made[table] = spreadsheet(record["features"])
         return made
@@ -241,7 +249,7 @@ class Added(Fitted):
 
     def __init__(self, arguments: list[str], adapter: Any, options: dict[str, Any]) -> None:
         self.adapter, self.arguments, self.watched = adapter, arguments, False
-        self.has_rows = self.is_study = True
+        self.has_rows, self.is_study, self.limits = True, True, dict[str, Any]()
         self.column = dict(getattr(adapter, "provenance_", {})).get("column")
         read: dict[str, Any] = dict.fromkeys(("reference", "domain", *LABELS[1:]))
         read |= {"keep_unreachable": False, **self._roles(options)}
@@ -295,7 +303,19 @@ class Added(Fitted):
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
                 raise click.UsageError(text)
+            self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
         return {"labels": labels, "features": tuple(names), "reliability": ()}
+
+    def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
+        """Refuse tables whose own column of batches says something else than their labels."""
+        for path, label in labels.items() if self.column is not None else ():
+            source = None if path == "-" else open_source(path, options, self.column)
+            if source is not None and self.column in source.names:
+                found = dict.fromkeys(map(str, source.labels()))
+                if [*found] != [label]:
+                    text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
+                    advice = f"put all rows into one table and give --batch {self.column}"
+                    raise click.UsageError(f"{text}, not of {label!r} alone: {advice}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""
@@ -356,15 +376,33 @@ def _content(path: str) -> str:
     return f"{len(files)} files, {size} bytes"
 
 
-def _tolerances(given: tuple[str, ...]) -> dict[str, float] | None:
-    """Return allowable errors by feature, of options such as region=0.05."""
-    found: dict[str, float] = {}
-    for text in given:
-        feature, sign, limit = text.rpartition("=")
-        if not sign:
-            raise click.UsageError(f"--tolerance {text}: write FEATURE=ERROR.")
-        found[feature] = _number("--tolerance", limit)
-    return found or None
+def _limits(options: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return allowable errors and imprecisions by feature, of options such as region=0.05."""
+    found: dict[str, dict[str, float]] = {}
+    for name in ("tolerance", "imprecision"):
+        for text in options.get(name) or ():
+            feature, sign, limit = text.rpartition("=")
+            if not sign and name == "tolerance" and Path(text).is_file():
+                for limits, values in _limits_of_table(text).items():
+                    found.setdefault(limits, {}).update(values)
+            elif not sign:
+                raise click.UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
+            else:
+                found.setdefault(name, {})[feature] = _number(f"--{name}", limit)
+    return found
+
+
+def _limits_of_table(path: str) -> dict[str, dict[str, float]]:
+    """Return the limits of a CSV file with columns feature, tolerance and maybe imprecision."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not {"feature", "tolerance"} <= {*rows[0]}:
+        text = f"--tolerance {path}: a table needs the columns feature and tolerance"
+        raise click.UsageError(f"{text}. Got {listing([*rows[0]] if rows else [])}.")
+    return {
+        name: {row["feature"]: _number(path, row[name]) for row in rows if row.get(name)}
+        for name in ("tolerance", "imprecision")
+    }
 
 
 def _family(name: str, links: tuple[str, ...]) -> Any:

@@ -99,8 +99,23 @@ fail_on = option(
 )
 require = option(
     "--require",
-    type=click.Choice(["better", "not worse"]),
-    help="Write nothing, with exit code 4, unless this is the verdict.",
+    type=click.Choice(["better", "not worse", "within limits"]),
+    help="Write nothing, with exit code 4, unless this is the verdict, or every --tolerance is "
+    "met.",
+)
+limits = _together(
+    several(
+        "--tolerance",
+        metavar="FEATURE=ERROR",
+        help="The systematic error that is allowed, in the feature's unit; or a table with "
+        "columns feature, tolerance and maybe imprecision; repeatable.",
+    ),
+    several(
+        "--imprecision",
+        metavar="FEATURE=SD",
+        help="The standard deviation of repeated measurements of a sample: --tolerance is then "
+        "the total error that is allowed; repeatable.",
+    ),
 )
 weights = option("--weights", metavar="COLUMN", help="How many rows each row counts for.")
 confounders = several(

@@ -397,7 +397,8 @@ class Study:
             if not reached[:, b].all():
                 text = "Bridges do not determine the map of {names} in the batch {batch!r}: fewer "
                 text += "than {fewest} samples have a value both there and in a batch with a path "
-                text += "to the reference. Leave such features out with {@`features`}."
+                text += "to the reference. Name confounders as well, or leave such features out "
+                text += "with {@`features`}."
                 names = listing(self.tables[0].names_of(~reached[:, b]))
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 

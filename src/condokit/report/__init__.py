@@ -8,10 +8,9 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.io import write_files
 from condokit.report.contents import build
 from condokit.report.render import render
-from condokit.report.study import build_study, render_study
 from condokit.trust.blocks import read_as_fitted
 
-__all__ = ["render", "render_study", "save"]
+__all__ = ["render", "save"]
 
 
 def save(
@@ -64,10 +63,9 @@ def save(
     """
     if isinstance(adapter, BatchAdapter):
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
-        page = render_study(record := build_study(adapter, study))
     else:
         roles = domain, confounders, features, groups, sample_weight
-        domains = read_as_fitted(adapter, X, *roles, other=X_reference)
-        page = render(record := build(adapter, domains))
-    write_files({path: page.encode()}, force)
+        study = read_as_fitted(adapter, X, *roles, other=X_reference)
+    record = build(adapter, study)
+    write_files({path: render(record).encode()}, force)
     return record

@@ -1,159 +1,82 @@
 """What a report says, as plain numbers, text, lists and dicts; nothing is drawn here."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from condokit.adapter import ConDoAdapter
-from condokit.checks import listing, said
-from condokit.data.arrays import sides
-from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
-from condokit.data.records import LEVELS, Finding, Sheet, plain
+from condokit.batches.adapter import BatchAdapter
+from condokit.data.records import plain
 from condokit.data.study import Study
-from condokit.maps.affine import AffineMap
-from condokit.maps.monotone import drawn_curves
-from condokit.maps.provenance import setting, versions
-from condokit.maps.standard_errors import StandardErrors
+from condokit.report.pair import of_pair, used_by_pair
 from condokit.report.pictures import pictured
+from condokit.report.pieces import reproduce
+from condokit.report.sites import of_sites, used_by_sites
 from condokit.solvers.lbfgs import threads
-from condokit.trust.assess import Assessment, assess
+from condokit.trust.assess import assess
 from condokit.trust.evaluate import evaluate
-from condokit.trust.evaluation import Evaluation
-from condokit.trust.sensitivity import degrees_of_freedom, hidden_bounds, robustness_value
 
-FORMAT, SCHEMA = "condokit-report", 1
-_INTERVAL = 1.96
+FORMAT, SCHEMA = "condokit-report", 2
 _DIGITS = 6  # significant, of what the map is
 _FEW_DIGITS = 4  # of what is said about it
-_MOST_NOTES = 100  # features that are described in words
-_MOST_ENTRIES = 20  # of a matrix
-_MOST_CURVES = 12
-_LARGE_MATRIX = 2000  # features beyond which no square array is formed
-_NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
-_NOT_HERE = ("reference", "verbose")  # of parameters
-_HIDDEN = ("hidden_10", "hidden_like")  # bounds of all features; others are multiples of the first
-_NOT_POSSIBLE = (
-    "These data do not allow a comparison of like with like: do not use the map before the "
-    "findings are resolved."
-)
-_NOT_EVALUATED = (
-    "The map joins different features, so that what it leaves of the shift cannot be measured here."
-)
-LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
 _EXACT = {"scale", "own", "slope", "offset", "image_of_mean", "mean", "change"}
 _EXACT |= {"grid", "parameters", "curves"}
+# What only one of the two kinds of studies has: a map of which all is told, or many sites.
+_OF_ONE_KIND: dict[str, Any] = {
+    **dict.fromkeys(("compared", "assessment", "map", "fit", "uncertainty", "joint", "missing")),
+    **dict.fromkeys(("n_bridges", "has_errors")),
+    **{"bridges_used": False, "additions": [], "sites": [], "pairs": [], "warnings": []},
+}
 
 
 def build(
-    adapter: ConDoAdapter,
-    domains: Study,
+    adapter: ConDoAdapter | BatchAdapter,
+    study: Study,
     *,
-    assessment: Assessment | None = None,
-    evaluation: Evaluation | None = None,
+    assessment: Any = None,
+    evaluation: Any = None,
     command: str | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Gather everything that is known of a map of these domains, ready for JSON and `render`.
+    """Gather everything that is known of the maps of these domains, ready for JSON and `render`.
 
     Assessment and evaluation are computed if they are not given; neither exists for a map between
     different features. `command` gets this report again, `inputs` are the SHA-256 of files by name.
-    Features are in order of what is left of their shift, then of what it was.
+    Two domains that were fitted as such are a study with one map, of which more is told.
     """
-    assessment, evaluation = judged(adapter, domains, assessment, evaluation)
-    affine, strongest = adapter.map_, ""
-    outward = inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
-    if affine.is_rectangular:
-        outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-    columns = {"feature": outward, **parameters(affine, adapter.errors_)}
-    if not affine.is_rectangular:
-        hidden, strongest = hidden_bounds(domains, affine)
-        kept = [name for name in _HIDDEN if name in hidden.columns]
-        columns |= {name: [float(f"{bound:.2g}") for bound in hidden[name]] for name in kept}
-    features = Sheet(columns)
-    if evaluation is not None:
-        found = evaluation.features
-        order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
-        features = Sheet(columns | found.columns | {"feature": outward}).take(order)
-    record: dict[str, Any] = {
+    assessment, evaluation = judged(adapter, study, assessment, evaluation)
+    if isinstance(adapter, BatchAdapter):
+        facts, used = of_sites(adapter, study, assessment, evaluation), used_by_sites(adapter)
+    else:
+        facts = of_pair(adapter, study, assessment, evaluation)
+        used = used_by_pair(adapter, study)
+    record = {
         "format": FORMAT,
         "schema": SCHEMA,
-        "verdict": verdict(assessment, evaluation),
-        "compared": _compared(adapter, domains),
-        "findings": _findings(adapter, assessment, evaluation),
-        "assessment": None if assessment is None else _assessment(assessment),
-        "evaluation": None if evaluation is None else evaluation.to_dict(),
-        "map": _map(adapter, inward, outward),
-        "fit": _fit(adapter),
-        "uncertainty": {**_uncertainty(adapter), "strongest": strongest},
-        "features": features.to_dict(),
-        "counted": "" if evaluation is None else evaluation.counted,
-        "leave_alone": [] if evaluation is None else evaluation.leave_alone,
+        **_OF_ONE_KIND,
+        **facts,
         "pictures": None if evaluation is None else pictured(evaluation.pictures),
-        "densities": [] if evaluation is None else list(_densities(evaluation, features)),
-        "reproduce": reproduce(_used(adapter, domains), command, inputs),
+        "reproduce": reproduce(used, command, inputs),
     }
-    for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
-        del record["evaluation"][shown_elsewhere]
     return tidy(plain(record))
 
 
 def judged(
-    adapter: ConDoAdapter,
-    domains: Study,
+    adapter: ConDoAdapter | BatchAdapter,
+    study: Study,
     before: Any = None,
     after: Any = None,
-    tolerance: Any = None,
-) -> tuple[Assessment | None, Evaluation | None]:
-    """Return what is known before and after the map; nothing of one between different features."""
-    if adapter.map_.is_rectangular or domains.is_rectangular:
+    **asked: Any,
+) -> tuple[Any, Any]:
+    """Return what is known before and after the maps; nothing of one between different features."""
+    if isinstance(adapter, BatchAdapter):
+        before = before or assess(study, adapter=adapter)
+        return before, after or evaluate(adapter, study, **asked)
+    if adapter.map_.is_rectangular or study.is_rectangular:
         return before, after
     limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
     with threads(adapter.n_jobs):
-        before = before or assess(domains, domain=None, **limits)
-        return before, after or evaluate(adapter, domains, domain=None, tolerance=tolerance)
-
-
-def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
-    dof, errors, how = degrees_of_freedom(adapter), adapter.errors_, "none"
-    if errors is not None:
-        how = "resampled" if errors.is_drawn else "formula"
-    strengths = (robustness_value(errors, dof) for errors in (1.0, 2.0))
-    return {"how": how, **dict(zip(("strength_one_error", "strength_two_errors"), strengths))}
-
-
-def reproduce(used: dict[str, Any], command: Any, inputs: Any) -> dict[str, Any]:
-    """Tell how to get the same again."""
-    return {
-        "command": command,
-        "versions": versions(),
-        # without folders, which are nobody's business
-        "inputs": {Path(path).name: found for path, found in (inputs or {}).items()},
-        "parameters": used,
-        "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
-    }
-
-
-def _used(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
-    """Return the parameters with what "auto" and None stood for."""
-    facts, recipe = adapter.report_, adapter.chosen_.recipe
-    used = {
-        **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NOT_HERE},
-        "shrinkage": adapter.shrinkage,
-        "divergence": adapter.divergence_,
-        "conditional": None if recipe.needs == "rows" else adapter.conditional_,
-        "prior": adapter.prior if "prior" in recipe.divergence.uses(recipe.family) else None,
-        "categorical": [c.name for c in domains.confounders if not c.is_number],
-        "random_state": adapter.random_state or 0,
-        "n_jobs": adapter.n_jobs or 1,
-    }
-    if adapter.map == "auto":
-        used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
-    if adapter.shrinkage == "auto" and "kept_shift" in facts:
-        text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
-        used["shrinkage"] = f"{text}log-scales were kept".format(**facts)
-    return {name: setting(value) for name, value in used.items()}
+        before = before or assess(study, domain=None, **limits)
+        return before, after or evaluate(adapter, study, domain=None, **asked)
 
 
 def tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
@@ -168,205 +91,3 @@ def tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     if isinstance(value, dict):
         return {tidy(k): tidy(v, _DIGITS if k in _EXACT else digits) for k, v in value.items()}
     return value
-
-
-def verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
-    """Say in a sentence whether the mapped data may be used."""
-    if assessment is not None and assessment.verdict == "not possible":
-        return {"level": "poor", "word": "Not possible", "sentence": _NOT_POSSIBLE}
-    if evaluation is None:
-        return {"level": "care", "word": "Not evaluated", "sentence": _NOT_EVALUATED}
-    word = evaluation.verdict
-    sentence = capital(evaluation.sentence.split(": ", 1)[1])
-    return {"level": LEVEL_OF[word], "word": capital(word), "sentence": sentence}
-
-
-def _compared(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
-    totals = {s: int((mine & domains.kept()).sum()) for s, mine in sides(domains.is_query)}
-    compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
-    return {
-        **{side: str(label) for side, label in zip(totals, domains.labels)},
-        **{f"n_{side}": total for side, total in totals.items()},
-        **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
-        "n_features": domains.n_features,
-        "confounders": [c.name for c in domains.confounders],
-        "noisy": [] if domains.noise is None else list(domains.noise.shares),
-        "kinds": dict(adapter.map_.provenance or {})["confounders"],
-        "left_out": list(_left_out(adapter, domains, totals)),
-        "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
-        "weighted": domains.weights is not None,
-    }
-
-
-def _left_out(adapter: ConDoAdapter, domains: Study, totals: dict[str, int]) -> Iterator[Any]:
-    """Yield why rows were left out, and how many of each domain as far as that may be told."""
-    out, weights, support = ~domains.kept(), domains.weights, adapter.support_
-    empty = np.zeros(len(out), dtype=bool)
-    for rows, chunk in () if domains.gaps is None else domains.chunks():
-        empty[rows] = out[rows] & np.isnan(chunk).all(axis=1)
-    why = [f"no value of {listing(domains.missing)}"] if adapter.missing == "drop" else []
-    why += ["a weight of zero"] if weights is not None and not weights.all() else []
-    counts = [
-        (reason, [int((rows & mine).sum()) for _, mine in sides(domains.is_query)])
-        for reason, rows in (("no value of any feature", empty), (" or ".join(why), out & ~empty))
-    ]
-    alone = [sum(row[f"n_{side}"] for row in support.dropped) for side in totals]
-    names = ("(rare)" if v == "(rare)" else ", ".join(map(str, v)) for v in support.left_out())
-    counts.append((f"confounder values in one data set only: {listing(names)}", alone))
-    if domains.gaps is not None and weights is None:
-        rest = [totals[s] - adapter.report_[f"rows_{s}"] - n for s, n in zip(totals, alone)]
-        counts.append(("a feature without a value, where this map needs all of them", rest))
-    for reason, both in counts:
-        if any(both):
-            shown = (hidden_counts(np.array([n]))[0] for n in both)
-            yield {"because": reason, **dict(zip(totals, shown))}
-
-
-def _findings(
-    adapter: ConDoAdapter, assessment: Assessment | None, evaluation: Evaluation | None
-) -> list[dict[str, str]]:
-    """Gather what was found, the gravest first, with where it was found."""
-    parts = {
-        "after the map": [] if evaluation is None else evaluation.findings,
-        "the data": [] if assessment is None else assessment.findings,
-        "the fit": list(_of_fit(adapter)),
-    }
-    found: dict[str, dict[str, str]] = {}  # by text: what is said of the data may be said again
-    for about, findings in parts.items():
-        for f in findings:
-            one = {"about": about, **told_finding(f)}
-            found.setdefault(one["text"], one)
-    return sorted(found.values(), key=lambda finding: LEVELS.index(finding["level"]))
-
-
-def told_finding(f: Finding) -> dict[str, str]:
-    """Return a finding in the words of the reader."""
-    return {"level": f.level, "text": capital(f"{f.text}"), "advice": f"{f.advice}"}
-
-
-def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
-    facts = adapter.report_
-    if "fallback" in facts:
-        yield Finding("care", said("another map than asked for: {why}.", why=facts["fallback"]))
-    if facts.get("interrupted"):
-        yield Finding("care", "the search was interrupted.", "Fit again to the end.")
-    if dropped := adapter.support_.dropped:
-        text = "combinations of confounder values that occur in one data set only, and are not "
-        yield Finding("note", f"{text}compared: {len(dropped)}.")
-
-
-def capital(text: str) -> str:
-    """Return a sentence that begins one."""
-    return text[:1].upper() + text[1:]
-
-
-def _assessment(assessment: Assessment) -> dict[str, Any]:
-    record = assessment.to_dict()
-    del record["findings"]
-    if record["overlap"] is not None:
-        rows, sheet = (assessment.n_query, assessment.n_reference), record["confounders"]
-        for name in shares_of_few(record["overlap"]["outside"], rows[0]):  # they tell how many
-            sheet["outside"][sheet["confounder"].index(name)] = None
-        record["overlap"] = hidden_overlap(record["overlap"], *rows)
-    record["n_notes"] = len(assessment.features)
-    record["features"] = assessment.features.take(range(record["n_notes"])[:_MOST_NOTES])
-    return record
-
-
-def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
-    r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
-
-    These are the change at the mean, :math:`g(\bar x) - \bar x`, and of a diagonal map the rest.
-    """
-    columns = dict[str, Any]()
-    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd
-    image, is_diagonal = affine(mean[None])[0], affine.kind == "diagonal"
-    key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
-    shown = {key: value} | ({"scale": affine.scale, "offset": affine.offset} if is_diagonal else {})
-    for name, values in shown.items():
-        columns[name] = values
-        if errors is not None:
-            at_mean = name == key
-            error = errors.of_mapped(mean[None], affine)[0] if at_mean else getattr(errors, name)
-            columns[f"{name}_low"] = values - _INTERVAL * error
-            columns[f"{name}_high"] = values + _INTERVAL * error
-    if affine.is_rectangular:
-        return columns
-    own = {}
-    if affine.kind == "monotone":
-        own = {"slope": np.ptp(affine.values, axis=1) / np.ptp(affine.knots, axis=1)}
-    elif not is_diagonal:
-        own = {"own": affine.matrix.diagonal()}
-    return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
-
-
-def _map(adapter: ConDoAdapter, inward: list[str], outward: list[str]) -> dict[str, Any]:
-    affine = adapter.map_
-    record: dict[str, Any] = {
-        "kind": affine.kind,
-        "n_in": affine.n_features_in_,
-        "n_out": affine.shape[0],
-        "links": sum(link is not None for link in affine.links or ()),
-        "has_intervals": affine.kind in ("diagonal", "monotone") and adapter.errors_ is not None,
-    }
-    if affine.kind == "monotone":
-        facts = adapter.report_
-        drawn = drawn_curves(affine, adapter.errors_, facts.get("bent"), _MOST_CURVES)
-        return record | {"curves": drawn, "n_bent": len(facts.get("bent_features", []))}
-    if affine.kind == "diagonal":
-        scale = np.abs(affine.scale)
-        return record | {"smallest_scale": scale.min(), "largest_scale": scale.max()}
-    if affine.left is not None:
-        record["rank"] = affine.left.shape[1]
-    if affine.n_features_in_ <= _LARGE_MATRIX:
-        record["condition"] = float(np.linalg.cond(affine.A))
-        record["entries"] = _largest(affine, inward, outward)
-    return record
-
-
-def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[str, Any]:
-    """Return entries that move outputs most for a standard deviation, but of a feature itself."""
-    A = affine.A
-    sd = np.ones(A.shape[1]) if affine.fitted_on is None else affine.fitted_on.sd
-    size = np.abs(A * sd)
-    if not affine.is_rectangular:
-        size = size / np.maximum(sd, 1e-300)[:, None]
-        np.fill_diagonal(size, 0.0)
-    largest = np.argsort(-size, axis=None, kind="stable")[:_MOST_ENTRIES]
-    to, origin = np.unravel_index(largest[size.ravel()[largest] > 0], A.shape)
-    return {
-        "from": [inward[j] for j in origin],
-        "to": [outward[i] for i in to],
-        "entry": A[to, origin],
-        "standardised": np.sign(A[to, origin]) * size[to, origin],
-    }
-
-
-def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
-    """Return how the map was chosen and found; counts of single features are summed up."""
-    report, facts = adapter.report_, dict[str, Any]()
-    for name, value in report.items():
-        if name in ("missing_features", "constant_features"):
-            facts[name] = len(value)
-        elif isinstance(value, str | bool | int | float | np.number):
-            facts[name] = value
-    for shown_elsewhere in ("rows_query", "rows_reference"):
-        facts.pop(shown_elsewhere, None)
-    return {
-        "divergence": setting(adapter.divergence_),
-        "conditional": setting(adapter.conditional_),
-        "ladder": report.get("ladder", []),
-        "chosen": report.get("chosen_map", adapter.chosen_.name),
-        "map": dict(adapter.map_.provenance or {})["map"],
-        "by_rows": adapter.chosen_.recipe.needs == "rows",
-        "facts": facts,
-    }
-
-
-def _densities(evaluation: Evaluation, features: Sheet) -> Iterator[dict[str, Any]]:
-    """Yield curves by feature in the order shown; the grid is its ends, evenly divided."""
-    for name in features["feature"]:
-        if name in evaluation.densities:
-            grid, strata = evaluation.densities[name].values()
-            curves = [{"stratum": stratum, **curves} for stratum, curves in strata.items()]
-            yield {"feature": name, "grid": [grid[0], grid[-1]], "strata": curves}

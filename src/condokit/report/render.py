@@ -13,12 +13,14 @@ from markupsafe import Markup
 
 from condokit.data.disclosure import size_of
 from condokit.data.records import Sheet
+from condokit.report.graph import placed
+from condokit.report.pieces import most_shifted
 
 TOP = 20  # features shown without a script, and in pictures of many
 _MOST_STRATA = 40
 _MOST_CHANGED = 5  # features on the first screen
 _BREAKS = re.compile(r"(?<=[_./:-])(?=.)|(?<=[a-z])(?=[A-Z])")  # the script does the same
-_EXPLORED = ("map", "features", "densities")  # what the script needs
+_MOST_EXPLORED = 4000  # features of all batches together that a page has
 _COLUMNS = {
     "data": "Data",
     "shift_sd": "Shift (sd)",
@@ -62,24 +64,11 @@ def render(record: dict[str, Any]) -> str:
     >>> report.render(json.loads(json.dumps(record))) == report.render(record)
     True
     """
-    script, features = _file("report.js"), record["features"]
+    script = _file("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return page(
-        "report.html.jinja",
-        **record,
-        script=Markup(script),
-        script_hash=digest,
-        data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
-        bars=_bars(record),
-        top=list(Sheet(features).rows())[:TOP],
-        love=_largest(features, ("shift_before", "shift_after"), TOP),
-        changed=_largest(features, ("change_sd",), _MOST_CHANGED),
-        n_shown=TOP,
-    )
-
-
-def page(template: str, **content: Any) -> str:
-    """Return a template filled with names, numbers and text, in the style of all pages."""
+    features = record["features"]
+    if "batch" in features:  # those of a pair are in this order, and all of them are shown
+        features = Sheet(features).take(most_shifted(features)[:_MOST_EXPLORED]).to_dict()
     environment = Environment(
         loader=PackageLoader("condokit.report"),
         autoescape=True,
@@ -88,9 +77,23 @@ def page(template: str, **content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, count=count, percent=percent, breakable=breakable)
-    return environment.get_template(template).render(
-        **content, style=Markup(_file("report.css")), columns=_COLUMNS, version_names=_VERSIONS
-    )
+    shown = {
+        "features": features,
+        "n_all": len(record["features"]["feature"]),
+        "style": Markup(_file("report.css")),
+        "columns": _COLUMNS,
+        "version_names": _VERSIONS,
+        "script": Markup(script),
+        "script_hash": digest,
+        "data": Markup(_embedded({"features": features, "densities": record["densities"]})),
+        "bars": _bars(record) if record["compared"] else {},
+        "graph": placed(record["batches"]) if record["pairs"] else None,
+        "top": list(Sheet(features).rows())[:TOP],
+        "love": _largest(features, ("shift_before", "shift_after"), TOP),
+        "changed": _largest(features, ("change_sd",), _MOST_CHANGED),
+        "n_shown": TOP,
+    }
+    return environment.get_template("report.html.jinja").render(**record | shown)
 
 
 def number(value: Any) -> str:

@@ -30,6 +30,7 @@ from condokit.trust.systematic import SystematicError
 SMALL = 0.1  # standard deviations
 _LEVEL = 0.05
 _LIMIT = 1.645  # standard errors of a one-sided 95% limit
+_OF_TOTAL = 1.65  # standard deviations of a measurement that a total error has beside its bias
 _MOST_ROWS = 1e6  # that can be asked for
 _SURE = 40.0  # standard errors of a gain that has none
 
@@ -109,38 +110,54 @@ def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Ar
     return {"verdict": words, "p_better": q, "reason": reasons}
 
 
-def check_tolerance(tolerance: Any, names: Sequence[str]) -> dict[str, float]:
-    """Return allowable systematic errors by feature; refuse what is no feature or no number."""
-    if tolerance is None:
+def check_limits(argument: str, given: Any, names: Sequence[str]) -> dict[str, float]:
+    """Return positive numbers by feature; refuse what is no feature or no such number."""
+    if given is None:
         return {}
-    if not isinstance(tolerance, Mapping):
-        raise ValueError("'tolerance' must be a dict of features to allowable errors.")
-    if strange := [name for name in tolerance if name not in names]:
-        raise ValueError(f"'tolerance' names {listing(strange)}, which is no feature.")
-    limits = {str(name): float(limit) for name, limit in tolerance.items()}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{argument!r} must be a dict of features to numbers.")
+    if strange := [name for name in given if name not in names]:
+        raise ValueError(f"{argument!r} names {listing(strange)}, which is no feature.")
+    limits = {str(name): float(limit) for name, limit in given.items()}
     if wrong := [name for name, limit in limits.items() if not 0 < limit < np.inf]:
-        raise ValueError(f"'tolerance' of {listing(wrong)} must be a positive number.")
+        raise ValueError(f"{argument!r} of {listing(wrong)} must be a positive number.")
     return limits
 
 
-def within_limits(features: Sheet, limits: Mapping[str, float], n_rows: float) -> Sheet:
-    """Tell whether the systematic error after the map is within limits, in units of features.
+def check_tolerance(tolerance: Any, imprecision: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return allowable errors by feature, and the standard deviation of a measurement or 0."""
+    limits = check_limits("tolerance", tolerance, names)
+    spreads = check_limits("imprecision", imprecision, names)
+    if alone := [name for name in spreads if name not in limits]:
+        text = f"'imprecision' names {listing(alone)}, for which there is no 'tolerance'."
+        raise ValueError(f"{text} Give the total error that is allowed, too.")
+    return {name: (limit, spreads.get(name, 0.0)) for name, limit in limits.items()}
 
-    An upper 95% limit E above the tolerance T falls below it with about :math:`n (E / T)^2` rows.
+
+def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> Sheet:
+    """Tell whether the error after the map is within limits, in units of features.
+
+    Without an imprecision s this is the systematic error. With it, it is the total error of 95% of
+    measurements, systematic error + 1.65 s (Westgard, Carey and Wold, 1974). An upper 95% limit E
+    of the systematic error falls below what is left for it, T, with about :math:`n (E / T)^2` rows.
     """
     place = {name: j for j, name in enumerate(features["feature"])}
     rows = []
-    for name, limit in limits.items():
+    for name, (limit, spread) in limits.items():
         ends = [features[f"error_after{end}_unit"][place[name]] for end in ("", "_low", "_high")]
-        more = None
-        if ends[2] <= limit:
-            word, text = "yes", f"at most {ends[2]:.3g} at 95%"
-        elif ends[1] > limit:
-            word, text = "no", f"at least {ends[1]:.3g} at 95%"
+        random, more = _OF_TOTAL * spread, None
+        room = limit - random
+        if room <= 0:
+            word, text = "no", f"imprecision alone is {random:.3g}"
+        elif ends[2] <= room:
+            word, text = "yes", f"at most {ends[2] + random:.3g} at 95%"
+        elif ends[1] > room:
+            word, text = "no", f"at least {ends[1] + random:.3g} at 95%"
         else:
-            more = n_rows * ((ends[2] / limit) ** 2 - 1)
+            more = n_rows * ((ends[2] / room) ** 2 - 1)
             more = float(f"{min(np.ceil(more), _MOST_ROWS):.2g}")
             word, text = "cannot tell", f"needs about {more:,.0f} more rows"
-        row = {"feature": name, "tolerance": limit, "error_after": ends[0], "upper": ends[2]}
-        rows.append({**row, "within": word, "more_rows": more, "told": text})
+        row = {"feature": name, "tolerance": limit, "error_after": ends[0] + random}
+        row |= {"upper": ends[2] + random, "within": word, "more_rows": more, "told": text}
+        rows.append(row)
     return Sheet.of_rows(rows)

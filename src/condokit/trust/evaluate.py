@@ -71,6 +71,7 @@ class _Asked:
     labels: Any = None
     pairs: Any = None
     tolerance: Any = None
+    imprecision: Any = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def evaluate(
     labels: Any = None,
     pairs: Any = None,
     tolerance: Any = None,
+    imprecision: Any = None,
     n_permutations: int = 200,
     min_cell: int = 5,
     random_state: int | None = None,
@@ -152,6 +154,10 @@ def evaluate(
         are left out of the fit in turn and compared.
     tolerance : dict of str to float, default=None
         The systematic error that is allowed, by feature in its own unit.
+    imprecision : dict of str to float, default=None
+        The standard deviation of repeated measurements of a sample, by feature in its own unit:
+        `tolerance` of it is then the total error that is allowed, systematic error plus 1.65
+        standard deviations.
     n_permutations : int, default=200
         Permutations behind every p-value.
     min_cell : int, default=5
@@ -179,7 +185,7 @@ def evaluate(
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
     seed = check_seed(random_state)
-    asked = _Asked(n_permutations, min_cell, seed, models, labels, pairs, tolerance)
+    asked = _Asked(n_permutations, min_cell, seed, models, labels, pairs, tolerance, imprecision)
     if isinstance(adapter_or_map, BatchAdapter):
         if X_reference is not None:
             raise ValueError("A BatchAdapter takes one table of all batches: stack them.")
@@ -227,7 +233,7 @@ def _evaluated(
 def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     comparison = compare(domains, quiet=True, measured=True)
     names, support = known.names or domains.tables[0].labels, comparison.support
-    check_tolerance(asked.tolerance, names)
+    check_tolerance(asked.tolerance, asked.imprecision, names)
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
     versions = {
@@ -280,6 +286,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         map_known_from=known.known_from,
         models=sheets[0],
         calibration=sheets[1],
+        predictions=sheets[2],
         agreement=found,
         densities=densities(drawn, strata, [names[j] for j in shown], asked.min_cell),
     )
@@ -293,8 +300,8 @@ def _finished(drafts: list[_Draft]) -> list[Evaluation]:
     columns = judge([d.error for d in drafts], [d.evaluation.doubts for d in drafts])
     found = []
     for draft, judged in zip(drafts, columns):
-        one, error = draft.evaluation, draft.error
-        limits = check_tolerance(draft.asked.tolerance, one.features["feature"])
+        one, error, asked = draft.evaluation, draft.error, draft.asked
+        limits = check_tolerance(asked.tolerance, asked.imprecision, one.features["feature"])
         features = Sheet({"feature": one.features["feature"], **judged, **one.features.columns})
         known = limits if error is not None else {}
         tolerances = within_limits(features, known, min(one.n_query, one.n_reference))

@@ -59,9 +59,13 @@ class Evaluation(Record):
     map_known_from: str
     models: Sheet  #: Outputs of frozen models by stratum, before and after.
     calibration: Sheet  #: Their predicted against true shares.
+    #: Of regressions with labels: root mean squared error of prediction (RMSEP), mean error (bias)
+    #: and its standard deviation (SEP), in the reference and in the query before and after.
+    predictions: Sheet
     agreement: Agreement | None  #: Of paired measurements, or of bridges.
     densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
-    #: Whether the systematic error after the map is within the tolerances that were given.
+    #: Whether the systematic error after the map, or with `imprecision` the total error, is within
+    #: the tolerances that were given.
     tolerances: Sheet = field(default_factory=lambda: Sheet({}))
     #: What `plots` draws of rows of all domains together. Not saved or printed.
     pictures: Pictures | None = field(default=None, metadata={"private": True})
@@ -113,6 +117,7 @@ class Evaluation(Record):
             ("Within limits", self.tolerances),
             ("Features, the most shifted first", Sheet(shown).take(worst)),
             ("Frozen models", self.models),
+            ("Errors of prediction", self.predictions),
             ("Calibration", self.calibration),
         ]
         if self.agreement is not None:

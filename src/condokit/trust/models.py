@@ -30,12 +30,12 @@ class _Outputs:
 
 def model_sheets(
     models: Any, labels: Any, rows: ComparableRows, strata: list[str], table: Table, min_cell: int
-) -> tuple[Sheet, Sheet]:
-    """Return outputs of frozen models by stratum, and their calibration."""
+) -> tuple[Sheet, Sheet, Sheet]:
+    """Return outputs of frozen models by stratum, their calibration, and errors of predictions."""
     if models is None:
         if labels is not None:
             raise ValueError("'labels' are for `models`, which are not given.")
-        return Sheet({}), Sheet({})
+        return Sheet({}), Sheet({}), Sheet({})
     if not isinstance(models, dict):
         models = {type(models).__name__: models}
     if not isinstance(labels, dict):
@@ -45,7 +45,8 @@ def model_sheets(
     outputs = [_outputs(name, m, labels.get(name), rows, table) for name, m in models.items()]
     by_stratum = _by_stratum(outputs, strata, rows, bool(labels), min_cell)
     names = ("model", "version", "predicted", "true", "n_rows")
-    return Sheet.of_rows(by_stratum), Sheet.of_rows(_calibration(outputs, rows, min_cell), names)
+    calibration = Sheet.of_rows(_calibration(outputs, rows, min_cell), names)
+    return Sheet.of_rows(by_stratum), calibration, Sheet.of_rows(_errors(outputs, rows, min_cell))
 
 
 def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
@@ -134,3 +135,24 @@ def _calibration(outputs: list[_Outputs], rows: ComparableRows, min_cell: int) -
                 if not too_few(len(part), min_cell):
                     shares = float(p[part].mean()), float(t[part].mean())
                     yield one.model, version, *shares, len(part)
+
+
+def _errors(outputs: list[_Outputs], rows: ComparableRows, min_cell: int) -> Iterator[Any]:
+    r"""Yield errors e = prediction - truth of regressions: their mean, spread and both together.
+
+    :math:`RMSEP^2 = mean(e^2)`; bias is the mean of e, and SEP its standard deviation
+    (denominator n - 1), so that :math:`RMSEP^2 = bias^2 + SEP^2 (n - 1) / n`.
+    """
+    for one in outputs:
+        there = ~np.isnan(one.truth)
+        versions = {
+            "reference": (one.after, ~rows.is_query),
+            "query before": (one.before, rows.is_query),
+            "query after": (one.after, rows.is_query),
+        }
+        for version, (predicted, side) in versions.items() if one.kind == "prediction" else ():
+            e = (predicted - one.truth)[side & there]
+            if len(e) > 1 and not too_few(len(e), min_cell):
+                sizes = {"RMSEP": np.sqrt(np.mean(e**2)), "bias": e.mean(), "SEP": e.std(ddof=1)}
+                told = {name: float(size) for name, size in sizes.items()}
+                yield {"model": one.model, "data": version, **told, "n_rows": len(e)}

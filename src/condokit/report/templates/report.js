@@ -5,8 +5,10 @@
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
   const columns = data.features, names = columns.feature;
-  const folded = names.map((name) => name.toLowerCase());
-  const densities = new Map(data.densities.map((d) => [d.feature, d]));
+  // of many batches a row is a feature of one of them
+  const batch = columns.batch, called = (j) => (batch ? `${names[j]} · ${batch[j]}` : names[j]);
+  const folded = names.map((_, j) => called(j).toLowerCase());
+  const densities = new Map(data.densities.map((d) => [`${d.batch ?? ""}\u0000${d.feature}`, d]));
   const everyone = names.map((_, j) => j);
 
   // ---- small tools ----
@@ -51,14 +53,15 @@
   wantsDark.addEventListener("change", label);
 
   // ---- the table, in pages ----
+  const NARROW = new Set(["offset", "kept"]); // left to the explorer where batches need a column
   const HEADS = [
-    ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at mean", "signed"],
+    ["feature", "Feature"], ["batch", "Batch", "word"], ["mean", "Mean"], ["change", "Change at mean", "signed"],
     ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"], ["slope", "Mean slope"],
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
     ["error_after", "Error after (sd)"], ["verdict", "Verdict", "word"],
-  ].filter(([key]) => columns[key] && columns[key].some(known));
+  ].filter(([key]) => columns[key] && columns[key].some(known) && !(batch && NARROW.has(key)));
   const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
   const table = { rows: everyone, page: 0, key: null, down: false };
   const head = $("features").tHead, body = $("features").tBodies[0];
@@ -67,7 +70,7 @@
     const { key, down } = table;
     if (!key) return rows;
     const sign = down ? -1 : 1, values = columns[key];
-    if (key === "feature" || key === "verdict") {
+    if (key === "feature" || key === "batch" || key === "verdict") {
       const compare = new Intl.Collator("en", { numeric: true }).compare;
       return rows.toSorted((a, b) => sign * compare(values[a], values[b]));
     }
@@ -81,8 +84,8 @@
   function drawHead() {
     head.replaceChildren();
     const row = add(head, "tr");
-    for (const [key, title] of HEADS) {
-      const cell = add(row, "th", { scope: "col" });
+    for (const [key, title, kind] of HEADS) {
+      const cell = add(row, "th", { scope: "col", ...(kind === "word" ? { class: "text" } : {}) });
       const button = add(cell, "button", { type: "button" }, title);
       button.addEventListener("click", () => {
         table.down = table.key === key ? !table.down : key !== "feature" && key !== "p_adjusted";
@@ -107,7 +110,7 @@
           continue;
         }
         const text = { percent, signed, word: String }[kind] ?? show;
-        const cell = add(row, "td", { "data-label": title }, text(columns[key][j]));
+        const cell = add(row, "td", { "data-label": title, ...(kind === "word" ? { class: "text" } : {}) }, text(columns[key][j]));
         if (kind !== "percent" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
       }
     }
@@ -174,7 +177,7 @@
     add(grid, "span");
     for (const part of parts) add(grid, "b", {}, part.title);
     for (const j of rows) {
-      add(grid, "bdi", { title: names[j] }, names[j]);
+      add(grid, "bdi", { title: called(j) }, called(j));
       for (const { key, title, neutral, axis } of parts) {
         const svg = add(grid, "svg", { width: "100%", height: 18, role: "img", "aria-label": `${title} ${show(place(key, j))}` });
         if (!known(columns[key][j])) continue;
@@ -204,7 +207,7 @@
     list.replaceChildren();
     for (const j of listed) {
       const item = add(list, "li", { id: `feature-${j}`, role: "option", "aria-selected": String(j === chosen) });
-      addName(item, names[j]);
+      addName(item, called(j));
       item.addEventListener("click", () => choose(j));
     }
     $("found").textContent = !found.length ? "No feature has such a name."
@@ -214,7 +217,7 @@
   function choose(j) {
     chosen = j;
     if (!listed.includes(j)) {
-      $("seek").value = j < LISTED ? "" : names[j];
+      $("seek").value = j < LISTED ? "" : called(j);
       drawList();
     }
     for (const item of list.children) item.setAttribute("aria-selected", String(item.id === `feature-${j}`));
@@ -240,7 +243,7 @@
 
   function drawDetail(j) {
     detail.replaceChildren();
-    addName(add(detail, "h3"), names[j]);
+    addName(add(detail, "h3"), called(j));
     const cards = add(detail, "dl", { class: "cards" });
     const card = (title, value, more) => {
       const box = add(cards, "div");
@@ -263,13 +266,13 @@
       card("Explained by confounders", show(get("explained_difference")), "sd");
       if (known(get("kept"))) card("Of this kept", percent(get("kept")));
     }
-    const curves = densities.get(names[j]);
+    const curves = densities.get(`${batch?.[j] ?? ""}\u0000${names[j]}`);
     if (!curves) {
       if (data.densities.length) add(detail, "p", { class: "note" }, `Pictures are kept for the ${data.densities.length} most shifted features only.`);
       return;
     }
     const legend = add(detail, "p", { class: "legend" });
-    for (const [kind, text] of [["reference", "reference"], ["dash", "query, as it is"], ["line", "query, mapped"]]) { add(legend, "span", { class: `key ${kind}` }); legend.append(` ${text} `); }
+    for (const [kind, text] of (batch ? [["reference", "all others, mapped"], ["dash", "this batch, as it is"], ["line", "this batch, mapped"]] : [["reference", "reference"], ["dash", "query, as it is"], ["line", "query, mapped"]])) { add(legend, "span", { class: `key ${kind}` }); legend.append(` ${text} `); }
     const panels = add(detail, "div", { class: "panels" });
     const top = curves.strata.length > 1 ? "All rows" : "All rows compared";
     for (const stratum of curves.strata) drawPanel(panels, stratum, curves.grid, stratum.stratum === "all" ? top : stratum.stratum, names[j]);

@@ -1,0 +1,97 @@
+"""What reports of two domains and of many are made of: sentences, parameters, evaluations."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import said
+from condokit.data.records import Finding, Sheet
+from condokit.maps.provenance import versions
+from condokit.maps.standard_errors import StandardErrors
+from condokit.trust.evaluation import Evaluation
+
+LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
+_INTERVAL = 1.96
+_NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+
+
+def judgement(one: Evaluation | None) -> dict[str, Any]:
+    """Return what a batch's row and its details say of what its map leaves."""
+    names = "verdict", "error_before", "error_after", "sentence", "counted", "leave_alone"
+    told = {name: getattr(one, name, None) for name in names}
+    for when in ("before", "after"):
+        ends = getattr(one, f"error_{when}_interval", None) or (None, None)
+        told |= {f"{when}_low": ends[0], f"{when}_high": ends[1]}
+    if one is None:
+        return told | {"doubts": "", "findings": [], "evaluation": None}
+    known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}
+    findings = [told_finding(f) for f in one.findings]
+    return told | {"doubts": "; ".join(one.doubts), "findings": findings, "evaluation": known}
+
+
+def most_shifted(features: Mapping[str, Any]) -> list[int]:
+    """Return rows of a table of features: by what is left of their shift, then by what it was."""
+    p, shift = features.get("p_adjusted", []), features.get("shift_before", [])
+    rank = [(1.0 if p[k] is None else p[k], -abs(shift[k] or 0.0)) for k in range(len(p))]
+    return sorted(range(len(p)), key=rank.__getitem__)
+
+
+def told_finding(f: Finding) -> dict[str, str]:
+    """Return a finding in the words of the reader."""
+    return {"level": f.level, "text": capital(f"{f.text}"), "advice": f"{f.advice}"}
+
+
+def capital(text: str) -> str:
+    """Return a sentence that begins one."""
+    return text[:1].upper() + text[1:]
+
+
+def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
+    r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
+
+    These are the change at the mean, :math:`g(\bar x) - \bar x`, and of a diagonal map the rest.
+    """
+    columns = dict[str, Any]()
+    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd
+    image, is_diagonal = affine(mean[None])[0], affine.kind == "diagonal"
+    key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
+    shown = {key: value} | ({"scale": affine.scale, "offset": affine.offset} if is_diagonal else {})
+    for name, values in shown.items():
+        columns[name] = values
+        if errors is not None:
+            at_mean = name == key
+            error = errors.of_mapped(mean[None], affine)[0] if at_mean else getattr(errors, name)
+            columns[f"{name}_low"] = values - _INTERVAL * error
+            columns[f"{name}_high"] = values + _INTERVAL * error
+    if affine.is_rectangular:
+        return columns
+    own = {}
+    if affine.kind == "monotone":
+        own = {"slope": np.ptp(affine.values, axis=1) / np.ptp(affine.knots, axis=1)}
+    elif not is_diagonal:
+        own = {"own": affine.matrix.diagonal()}
+    return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
+
+
+def reproduce(used: dict[str, Any], command: Any, inputs: Any) -> dict[str, Any]:
+    """Tell how to get the same again."""
+    return {
+        "command": command,
+        "versions": versions(),
+        # without folders, which are nobody's business
+        "inputs": {Path(path).name: found for path, found in (inputs or {}).items()},
+        "parameters": used,
+        "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
+    }
+
+
+def drawn_densities(found: Mapping[Any, Evaluation], features: Sheet) -> Iterator[dict[str, Any]]:
+    """Yield curves by feature in the order shown; the grid is its ends, evenly divided."""
+    for row in features.rows():
+        where: dict[str, Any] = {name: row[name] for name in ("batch", "feature") if name in row}
+        if (known := found[row.get("batch")].densities.get(row["feature"])) is not None:
+            grid, strata = known.values()
+            curves = [{"stratum": stratum, **curves} for stratum, curves in strata.items()]
+            yield {**where, "grid": [grid[0], grid[-1]], "strata": curves}
