@@ -213,7 +213,7 @@ def test_noisy_confounders_are_told(tmp_path, capsys):
     assert twice([[3.0, 3.0]])[0] == pytest.approx([1.0, 1.0], abs=0.2)
     capsys.readouterr()
     assert run("check", *given, "-c", "score_1", "--reliability", "score_1=2") == 2
-    assert "--reliability of 'score_1' must be a share" in capsys.readouterr().err
+    assert "--reliability of 'score_1' must be the share" in capsys.readouterr().err
     assert run("check", *given, "-c", "score_1", "--reliability", "0.8") == 2
 
 

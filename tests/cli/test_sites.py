@@ -357,7 +357,7 @@ def test_ages_take_a_declared_range(aged, capsys):
     code, _, err = run(capsys, "stats", "A.csv", *how)
     assert code == 2
     assert "outside its declared range 18 to 80" in err
-    assert "wider one at every site with --range" in err
+    assert "wider range at every site with --range" in err
     how = ["--label", "B", *ages[:-1], "age=10:95", "-o", "other.json"]
     assert run(capsys, "stats", "B.csv", *how)[0] == 0
     code, _, err = run(capsys, "fit", "A.json", "other.json", "--reference-label", "A", "-o", "no")

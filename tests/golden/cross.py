@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from condokit import BatchAdapter, ConDoAdapter, Statistics
+from condokit.batches.record import facts_for_file
 from condokit.data.records import plain
 from condokit.maps.families import LocationScale
 
@@ -125,7 +126,7 @@ def record(cell, door):
     maps = {"B": adapter.map_} if cell[0] == 2 else adapter.maps_
     at = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])
     at = np.exp(at) if cell[3] == "links" else at
-    report = plain(adapter.report_) if cell[0] == 2 else plain(adapter.report_.plain())
+    report = plain(adapter.report_) if cell[0] == 2 else plain(facts_for_file(adapter.report_))
     if cell[0] == 2:
         report = {name: fact for name, fact in report.items() if name not in _SEARCH}
     codes = [getattr(getattr(w.message, "args", [""])[0], "code", "") for w in caught]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.batches.record import BatchReport, label_for_file
+from condokit.batches.record import label_for_file, report_from_file
 from condokit.divergences import DIVERGENCES
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
@@ -45,7 +45,7 @@ def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
     is_known = reference in (*maps, "consensus")
     refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
     adapter.provenance_ = check_provenance(content.get("provenance")) or {}
-    adapter.report_ = BatchReport.from_provenance(reference, adapter.provenance_, list(maps))
+    adapter.report_ = report_from_file(reference, adapter.provenance_, list(maps))
     adapter.reference_ = reference
     if reference in maps:  # its map changes nothing, and so without any error
         no_errors = DiagonalErrors(*np.zeros((3, maps[reference].n_features_in_)))

@@ -45,39 +45,6 @@ class BatchReport:
     unreachable: list[Any]  #: Labels of batches that no path reaches.
     facts: dict[str, Any]  #: Facts of the fit.
 
-    @classmethod
-    def from_provenance(
-        cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
-    ) -> "BatchReport":
-        """Return the facts in a file; refuse paths that do not lead to the reference."""
-        facts: dict[Any, BatchFacts] = {}
-        for one in provenance.get("batches", ()):
-            rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
-            facts[one["label"]] = BatchFacts(one["rows"], list(one["path"]), *rest)
-        lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
-        for label, known in facts.items():
-            on = known.path[1:]
-            is_known = label in labels and known.path[:1] == [label] and label not in lost
-            nowhere = on and (on[0] not in facts or facts[on[0]].path != on)
-            text = f"'provenance.batches' has no path from {shown(label)} to the others."
-            refuse_if(nowhere or not is_known, text)
-        refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
-        return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
-
-    def for_file(self) -> list[dict[str, Any]]:
-        """Return the facts of every batch as a file holds them."""
-        return [
-            {
-                "label": label_for_file(label),
-                "rows": one.rows,
-                "path": [label_for_file(step) for step in one.path],
-                "overlap": one.overlap,
-                "bridges": one.bridges,
-                **{n: e if (e := getattr(one, n)) == e else None for n in ERRORS},
-            }
-            for label, one in self.batches.items()
-        ]
-
     def __str__(self) -> str:
         lines = [
             f"{'batch':<16}{'rows':>7}{'overlap':>9}{'bridges':>9}{'before':>8}{'after':>8}  path"
@@ -89,6 +56,40 @@ class BatchReport:
             lines.append(line + " > ".join(map(str, one.path)))
         lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
         return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
+
+
+def report_from_file(
+    reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
+) -> BatchReport:
+    """Return the facts in a file; refuse paths that do not lead to the reference."""
+    facts: dict[Any, BatchFacts] = {}
+    for one in provenance.get("batches", ()):
+        rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
+        facts[one["label"]] = BatchFacts(one["rows"], list(one["path"]), *rest)
+    lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
+    for label, known in facts.items():
+        on = known.path[1:]
+        is_known = label in labels and known.path[:1] == [label] and label not in lost
+        nowhere = on and (on[0] not in facts or facts[on[0]].path != on)
+        text = f"'provenance.batches' has no path from {shown(label)} to the others."
+        refuse_if(nowhere or not is_known, text)
+    refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
+    return BatchReport(reference, why, provenance.get("joint", False), facts, list(lost), {})
+
+
+def facts_for_file(report: BatchReport) -> list[dict[str, Any]]:
+    """Return the facts of every batch as a file holds them."""
+    return [
+        {
+            "label": label_for_file(label),
+            "rows": one.rows,
+            "path": [label_for_file(step) for step in one.path],
+            "overlap": one.overlap,
+            "bridges": one.bridges,
+            **{n: e if (e := getattr(one, n)) == e else None for n in ERRORS},
+        }
+        for label, one in report.batches.items()
+    ]
 
 
 def with_errors(facts: BatchFacts, expected: Sequence[float]) -> BatchFacts:
@@ -121,7 +122,7 @@ def account_of_batches(
     facts = {
         "joint": report.joint,
         "reference": report.why,
-        "batches": report.for_file(),
+        "batches": facts_for_file(report),
         "unreachable": [label_for_file(label) for label in report.unreachable],
         "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
@@ -138,5 +139,5 @@ def with_added(
     """Return the account of maps, given that of the fit of one that was added to them later."""
     own = {"label": label_for_file(label), "compared_with": [label_for_file(one) for one in others]}
     own |= {name: fitted[name] for name in ("versions", "confounders", "warnings")}
-    changed = {"batches": report.for_file(), "additions": [*known.get("additions", ()), own]}
+    changed = {"batches": facts_for_file(report), "additions": [*known.get("additions", ()), own]}
     return frozen({**known, **changed})
