@@ -4,33 +4,36 @@
 
 Without names all results are made again that are older than the code. What was measured with which
 commit, versions, command and seconds is kept in `results/evidence.json`, and `results/README.md`
-shows it. A result is older when a file of the package that it may import, or its own script, has
-changed since. `--check` only lists; `--quick` tries every script in its shortest form and writes
-nothing here.
+shows it. A result is older when code of the package or of a script that it imported has changed
+since; comments and docstrings do not count. `--check` only lists; `--quick` tries every script in
+its shortest form and writes nothing here.
 """
 
+import ast
 import hashlib
 import json
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import click
+import quotes
 
 HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parent, HERE / "results"
 RECORD = RESULTS / "evidence.json"
 PACKAGE = ROOT / "src" / "condokit"
-UNUSED = ("cli", "export", "plots.py", "report", "anndata.py")  # of the package, by no result
-_JUDGES = r"\b(assess|evaluate|bootstrap|sensitivity|trust)\b"  # what needs condokit.trust
+# files that show numbers and change none
+PRESENTATION = ("experiments/imports", "experiments/figures.py", "experiments/results.py")
 PACKAGES = ("numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn", "neuroHarmonize")
 PAPER = (
     *("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d"),
@@ -106,35 +109,26 @@ RESULTS_OF = {
 }
 
 
-def digest(result: Result, name: str) -> str:
-    """Return a short name of all code that a result depends on."""
-    scripts = imported(result.path, set())
-    if result.script == "experiments/run.py":
-        scripts = imported(HERE / f"{name}.py", scripts)
-    return digest_of(scripts)
+def digest(modules: list[str]) -> str:
+    """Return a short name of the code of some files, without comments and docstrings."""
+    text = "".join(code_of(ROOT / name) for name in sorted(modules))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def digest_of(scripts: set[Path]) -> str:
-    """Return a short name of scripts and of the package as far as they may import it."""
-    judges = any(re.search(_JUDGES, path.read_text(encoding="utf-8")) for path in scripts)
-    unused = UNUSED if judges else (*UNUSED, "trust")
-    used = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in unused]
-    text = b"".join(path.read_bytes() for path in (*sorted(used), *sorted(scripts)))
-    return hashlib.sha256(text).hexdigest()[:12]
+def code_of(path: Path) -> str:
+    """Return the statements of a file; nothing if it is gone."""
+    if not path.exists():
+        return ""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
-def imported(path: Path, seen: set[Path]) -> set[Path]:
-    """Return a script and those beside it that it imports; figures change no number."""
-    if path.exists() and path.stem != "figures" and path not in seen:
-        seen.add(path)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if found := re.match(r"(?:from|import) ([\w.]+)", line):
-                imported(path.parent / f"{found[1]}.py", seen)
-                imported(HERE / (found[1].replace(".", "/") + ".py"), seen)
-    return seen
-
-
-def facts(result: Result, name: str, seconds: float) -> dict[str, object]:
+def facts(result: Result, seconds: float, modules: list[str]) -> dict[str, Any]:
     """Return what a reader needs to repeat a result."""
     versions = {"python": platform.python_version()}
     for package in ("condokit", *PACKAGES):
@@ -150,25 +144,27 @@ def facts(result: Result, name: str, seconds: float) -> dict[str, object]:
         "commit": commit or "unknown",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "seconds": round(seconds),
-        "code": digest(result, name),
+        "code": digest(modules),
+        "modules": modules,
         "versions": versions,
         "files": list(result.files),
     }
 
 
-def read_record() -> dict[str, dict[str, object]]:
+def read_record() -> dict[str, dict[str, Any]]:
     """Return what is known of all results."""
     return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
 
 
-def state(name: str, record: dict[str, dict[str, object]]) -> str:
+def state(name: str, record: dict[str, dict[str, Any]]) -> str:
     """Say whether a result is that of the present code."""
     if name not in record:
         return "not recorded"
-    return "present" if record[name]["code"] == digest(RESULTS_OF[name], name) else "older"
+    known = record[name]
+    return "present" if known["code"] == digest(known.get("modules", [])) else "older"
 
 
-def write_page(record: dict[str, dict[str, object]]) -> None:
+def write_page(record: dict[str, dict[str, Any]]) -> None:
     """Write which results there are, and of which commit."""
     lines = [
         "# Results, and what they were measured with\n",
@@ -181,27 +177,35 @@ def write_page(record: dict[str, dict[str, object]]) -> None:
         known = record.get(name, {})
         files = ", ".join(Path(f).name for f in result.files)
         seconds = known.get("seconds")
-        minutes = "" if seconds is None else f"{float(str(seconds)) / 60:.1f}"
+        minutes = "" if seconds is None else f"{seconds / 60:.1f}"
         cells = (name, files, f"`{known.get('command', ' '.join(result.command()[1:]))}`")
         rest = known.get("commit", ""), known.get("date", ""), minutes, state(name, record)
         lines.append("| " + " | ".join(map(str, (*cells, *rest))) + " |")
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def measure(name: str, quick: bool) -> float | None:
-    """Run one script; return its seconds, None if it failed."""
+def measure(name: str, quick: bool) -> tuple[float, list[str]] | None:
+    """Run one script; return its seconds and the files that it imported, None if it failed."""
     result = RESULTS_OF[name]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
-    start = time.time()
-    out = None
-    if result.prints or quick:
-        out = subprocess.PIPE
-    done = subprocess.run(result.command(quick), cwd=ROOT, env=env, stdout=out, text=True)
-    if done.returncode:
-        return None
+    with tempfile.TemporaryDirectory() as folder:
+        list_of_files = Path(folder) / "imported.txt"
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{Path(__file__).parent / 'imports'}{os.pathsep}{HERE}",
+            "LIST_OF_IMPORTS": str(list_of_files),
+        }
+        out = subprocess.PIPE if result.prints or quick else None
+        start = time.time()
+        done = subprocess.run(result.command(quick), cwd=ROOT, env=env, stdout=out, text=True)
+        seconds = time.time() - start
+        if done.returncode:
+            return None
+        files = map(Path, list_of_files.read_text(encoding="utf-8").splitlines())
+        mine = {p.relative_to(ROOT).as_posix() for p in files if p.is_relative_to(ROOT)}
     if result.prints and not quick:
         (ROOT / result.files[0]).write_text(done.stdout, encoding="utf-8")
-    return time.time() - start
+    return seconds, sorted(p for p in mine if not p.startswith((".venv", *PRESENTATION)))
 
 
 @click.command()
@@ -218,23 +222,25 @@ def main(names: tuple[str, ...], quick: bool, check: bool) -> None:
     todo = names or [name for name in RESULTS_OF if quick or state(name, record) != "present"]
     if quick:
         todo = [name for name in todo if RESULTS_OF[name].quick is not None]
-    seconds = [float(str(record.get(name, {}).get("seconds", 0))) for name in todo]
+    seconds = [record.get(name, {}).get("seconds", 0) for name in todo]
     if any(seconds) and not quick:
         click.echo(f"About {sum(seconds) / 60:.0f} minutes, as measured before.", err=True)
     failed = []
     for k, name in enumerate(todo, 1):
         click.echo(f"[{k} of {len(todo)}] {name}", err=True)
-        took = measure(name, quick)
-        if took is None:
+        done = measure(name, quick)
+        if done is None:
             failed.append(name)
         elif not quick:  # kept one by one, so that an interrupted run goes on where it stopped
-            record[name] = facts(RESULTS_OF[name], name, took)
+            record[name] = facts(RESULTS_OF[name], *done)
             RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             write_page(record)
             if name in PAPER:
                 import results
 
                 results.write(PAPER)
+    if not quick:
+        quotes.main(check=False)
     if failed:
         raise click.ClickException(f"Failed: {', '.join(failed)}.")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import joblib
 import pandas as pd
-from evidence import digest_of, imported
+from evidence import PACKAGE, ROOT, digest
 
 from condokit.io import write_files
 
@@ -90,12 +90,13 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
 
 
 def _runs(name, quick):
-    """Return the folder of finished jobs, named after all code that they depend on."""
-    digest = digest_of(imported(HERE / f"{name}.py", set()))
+    """Return the folder of finished jobs, named after all code that they may depend on."""
+    files = (*PACKAGE.rglob("*.py"), *HERE.glob("*.py"))
+    code = digest([path.relative_to(ROOT).as_posix() for path in files])
     kind = "quick-" if quick else "tabpfn-" if with_tabpfn() else ""
-    folder = HERE / ".runs" / f"{name}-{kind}{digest}"
+    folder = HERE / ".runs" / f"{name}-{kind}{code}"
     for old in (HERE / ".runs").glob(f"{name}-*"):
-        if digest not in old.name:
+        if code not in old.name:
             shutil.rmtree(old)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

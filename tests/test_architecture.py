@@ -106,7 +106,7 @@ def lines_of_code(path):
 def test_the_house_stays_small():
     entries = [p for p in SOURCE.iterdir() if p.name != "__pycache__"]
     assert len(entries) <= 24
-    assert sum(map(lines_of_code, MODULES)) <= 32_340
+    assert sum(map(lines_of_code, MODULES)) <= 32_350
 
 
 def test_users_classes_are_not_met_by_assertions():

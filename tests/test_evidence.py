@@ -18,10 +18,14 @@ def place(tmp_path, monkeypatch):
     package, scripts = tmp_path / "src" / "condokit", tmp_path / "experiments"
     (package / "cli").mkdir(parents=True)
     (scripts / "results").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
     (package / "law.py").write_text("ANSWER = 42\n")
     (package / "cli" / "show.py").write_text("")
     (scripts / "helper.py").write_text("SEEDS = 3\n")
-    (scripts / "one.py").write_text("import helper\nprint(helper.SEEDS)\n")
+    (scripts / "one.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n"
+        "import helper\nimport condokit.law\nprint(helper.SEEDS)\n"
+    )
     record = scripts / "results" / "evidence.json"
     for name, value in {
         "ROOT": tmp_path,
@@ -37,6 +41,7 @@ def place(tmp_path, monkeypatch):
         },
     }.items():
         monkeypatch.setattr(evidence, name, value)
+    monkeypatch.setattr(evidence.quotes, "pages", list)  # this place has no pages
     return tmp_path
 
 
@@ -57,7 +62,8 @@ def test_a_result_is_older_when_code_that_it_depends_on_changes(place):
         assert known["command"] == "python experiments/one.py"
         assert "numpy" in known["versions"]
         assert run("--check").split() == ["one", "present"]
-        (place / "src/condokit/cli/show.py").write_text("changed = True\n")  # no result uses it
+        (place / "src/condokit/cli/show.py").write_text("changed = True\n")  # not imported
+        (place / "src/condokit/law.py").write_text('"""Plain words."""\nANSWER = 42  # why\n')
         assert run("--check").split() == ["one", "present"]
         for path in ("src/condokit/law.py", "experiments/helper.py"):
             (place / path).write_text("SEEDS = 4\n")

@@ -16,7 +16,8 @@ log-scale u = log m, and the shift at x0 in residual standard deviations,
 
 Features are correlated, so d of them are evidence of `n_effective` independent ones: the logarithm
 of their likelihood is multiplied by n_effective / d. What features have in common can be noise, but
-their differences are not: log-scales that differ are more evidence than that (`_differences`).
+their differences are not: log-scales that differ are more evidence than that, and they may lie
+around one gain (`_differences`).
 
 **Several devices.** Differences from the reference have errors of covariance S, and contain the
 reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of other
@@ -52,7 +53,8 @@ _SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scal
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
 # sizes of scales are a share of those of shifts, within a factor, or may be any with this chance
 _SCALE_OF_SHIFT, _LOG_FACTOR, _ANY_SIZE = 0.25, 0.7, 0.1
-_GAIN = 0.25  # probability that log-scales of all features are one gain
+_GAIN = 0.25  # probability that log-scales of all features lie around one gain,
+_GAIN_SD = 0.3  # and the standard deviation of its logarithm
 _REST = 4.0  # as how many times the number of independent features differences of scales count
 _SHARES = np.array([0.1, 1.0])  # of features that differ,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
@@ -359,16 +361,18 @@ class _Effects:
         if exact is not None:
             log, mean, square = exact.integrate(x, c, self.sizes, at)
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
-        total, own = [], []
+        each, total, found = np.array([mean, square, kept]), [], []
         for part, weight in zip(_SHARES, several):
             either = np.logaddexp(np.log(part) + log, np.log(max(1 - part, 1e-300)))
-            own.append(np.exp(np.log(part) + log - either))
+            found.append(np.exp(np.log(part) + log - either) * each)
             total.append(share * either.sum(axis=0) + np.log(max(weight, 1e-300)))
-        if self.sizes.noise_in_common:
-            total[-1] += _differences(x, c, self.sizes, share * len(x))
-        evidence = np.logaddexp(*total)
-        shares = np.exp(np.array(total) - evidence)
-        moments[:, at] = sum(mine * w for mine, w in zip(own, shares)) * [mean, square, kept]
+        if self.sizes.noise_in_common and len(x) > 1:
+            apart, gain, around = _differences(x, c, self.sizes, share * len(x))
+            total[-1] += apart + np.log(1 - _GAIN)
+            total.append(gain + np.log(_GAIN * several[-1]))
+            found.append(around)
+        evidence = np.logaddexp.reduce(total)
+        moments[:, at] = sum(one * w for one, w in zip(found, np.exp(np.array(total) - evidence)))
         return _Level(evidence, moments)
 
     def learn(self, moments: Array) -> None:
@@ -398,34 +402,41 @@ _SHIFTS = _Sizes(_SHIFT_SDS, float(_SHIFT_WEIGHTS @ _SHIFT_SDS**2) / 2, _t_preci
 _SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1), noise_in_common=True)
 
 
-def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> Array:
-    r"""Return what differences between features add to their evidence, for each size.
+def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Array, Array, Array]:
+    r"""Return evidence of differences between features, and of a gain in common, for each size.
 
     Errors of log-scales correlate by the squared correlation of features, whose mean is
-    :math:`\rho = (d / n - 1) / (d - 1)` if d features count as n. With :math:`z = x / \sqrt c` and
-    :math:`a = \tau^2 / c`, the mean of z has the variance :math:`\rho + (1 - \rho + a) / d` and
-    each of the differences from it :math:`1 - \rho + a` if effects of features are independent. If
-    they are one gain, with the probability g, the variances are :math:`\rho + (1 - \rho) / d + a`
-    and :math:`1 - \rho`. The result is the evidence of the mean and of min(4 n, d - 1) differences,
-    averaged over both, against that of n independent features.
+    :math:`\rho = (d / n - 1) / (d - 1)` if d features count as n. With :math:`z = x / \sqrt c`,
+    :math:`a = \tau^2 / c` and :math:`a_0` likewise of the gain, the mean of z has the variance
+    :math:`\rho + (1 - \rho + a) / d`, and :math:`a_0` more around a gain; each of the differences
+    from it has :math:`1 - \rho + a`. The evidence is that of the mean and of min(4 n, d - 1)
+    differences. First without a gain, against that of n independent features; then with one, and
+    the moments of effects around it: they are pulled towards the gain, and it towards 0.
     """
     d = len(x)
     number = min(number, d)
-    if d == 1:
-        return np.zeros(len(sizes.sd))
     rho = (d / number - 1) / (d - 1)
-    z, a = x / np.sqrt(c), np.asarray(np.mean(sizes.sd**2 / c[:, None], axis=0))
+    own, tau2 = max(1 - rho, 1e-3), sizes.sd**2
+    z, precision = x / np.sqrt(c), float(np.mean(1 / c))
 
     def evidence(square: Any, noise: float, effect: Array) -> Array:
         """Return the logarithm for a square whose mean is the noise, or that and an effect."""
         more = effect / noise
         return np.asarray(0.5 * (float(square) / noise * more / (1 + more) - np.log1p(more)))
 
-    own = max(1 - rho, 1e-3)
-    middle = [evidence(np.mean(z) ** 2, rho + own / d, effect) for effect in (a / d, a)]
+    a, common = tau2 * precision, _GAIN_SD**2 * precision
     rest = min(_REST * number, d - 1) * evidence(np.var(z, ddof=1), own, a)
-    either = np.logaddexp(np.log(1 - _GAIN) + middle[0] + rest, np.log(_GAIN) + middle[1])
-    return np.asarray(either - number * evidence(np.mean(z**2), 1.0, a))
+    apart, gain = (evidence(np.mean(z) ** 2, rho + own / d, a / d + more) for more in (0.0, common))
+    weight = 1 / (c[:, None] + tau2)
+    middle = weight.T @ x / weight.sum(axis=0)
+    unsure = rho / precision + 1 / weight.sum(axis=0)
+    held = _GAIN_SD**2 / (_GAIN_SD**2 + unsure)
+    middle, unsure = held * middle, held * unsure
+    kept = tau2 * weight
+    mean = middle + kept * (x[:, None] - middle)
+    square = mean**2 + kept * c[:, None] + (1 - kept) ** 2 * unsure
+    around = np.array([mean, square, (tau2 + middle**2) / (tau2 + middle**2 + c[:, None])])
+    return apart + rest - number * evidence(np.mean(z**2), 1.0, a), gain + rest, around
 
 
 def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
