@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _Types = dict[str, Any]
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None", ".", "-")
 _DASHES = {".", "-"}  # of the default marks, those that are text in a text column
-_BYTES = 1 << 24  # of text parsed at once
-_SAMPLE = 1 << 20  # bytes of text from which the delimiter is guessed
 _SAVE_IT = "Save the table to a file first, of which all rows are examined."
 _UNCLOSED = "a quote is not closed where its value ends"
 _LIKE_ROWS = "the lines of a quoted value look like rows; close its quote, or save it as .parquet"
@@ -62,6 +60,8 @@ class Text:
     decimal: str = "."
     numbers: Collection[str] = ()  # columns of numbers, even if they look like codes
     texts: Collection[str | None] | None = ()  # stay as they are written; None: all but `numbers`
+    block_bytes: int = 1 << 24  # of text parsed at once
+    sampled_bytes: int = 1 << 20  # of text from which the delimiter is guessed
     schema: pa.Schema | None = None  # of a file that was opened before: types are not sought again
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Text:
 
     def blocks(self, request: Request) -> Iterator[TextBlock]:
         """Yield the file in pieces that end where a row ends, or as one."""
-        size = None if request.is_whole else _BYTES
+        size = None if request.is_whole else self.block_bytes
         file: Any = sys.stdin.buffer
         if request.content is not None:
             file = io.BufferedReader(io.BytesIO(request.content))
@@ -131,8 +131,8 @@ class Text:
     def examine(self, content: bytes, request: Request) -> _Types:
         """Learn delimiter and names, the types that were declared, and a guess at others."""
         pa = arrow()
-        end = content.rfind(b"\n", 0, _SAMPLE) + 1
-        sample = content[:end] if end and len(content) > _SAMPLE else content
+        end = content.rfind(b"\n", 0, self.sampled_bytes) + 1
+        sample = content[:end] if end and len(content) > self.sampled_bytes else content
         if not sample.strip(b"\r\n\xef\xbb\xbf"):
             raise FileError(f"{shown(self.path)} is empty.")
         self.delimiter = self.delimiter or _find_delimiter(sample, DELIMITERS[self.kind])
