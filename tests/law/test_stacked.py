@@ -24,11 +24,12 @@ def stacked(rng, K=4, L=3, n=40, p=3, inside=None):
     return Stacked(X, D, np.zeros(D.shape[1]), batch, K, 0, np.ones((K * n, 1)), noise), level
 
 
-def test_scales_are_the_minimum():
+@pytest.mark.parametrize("units", [1.0, 1e-5, 1e5])
+def test_scales_are_the_minimum(units):
     rng = np.random.default_rng(0)
     A = rng.normal(size=(5, 6, 6))
     Q, n = A @ np.swapaxes(A, 1, 2) + 0.1 * np.eye(6), rng.uniform(1, 50, 6)
-    s = best_scales(Q, n)
+    s = best_scales(Q * units**2, n) * units
     for j in range(5):
         found = minimize(
             lambda u, j=j: 0.5 * np.exp(u) @ Q[j] @ np.exp(u) - n @ u, np.zeros(6), tol=1e-12
