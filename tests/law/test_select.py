@@ -123,3 +123,20 @@ def test_the_direction_of_a_bent_index_is_nearer_than_that_of_a_plane(seed):
 
     assert agreement(found) > agreement(slope[:2, 0]) + 0.05
     assert np.std(Z @ found) == pytest.approx(1)
+
+
+def test_many_features_that_follow_one_index_get_a_curve_of_it():
+    rng = np.random.default_rng(0)
+    n = 600
+    Z = rng.normal(size=(n, 4))
+    direction = np.array([1.0, 1.0, -1.0, 0.5])
+    t = Z @ direction / np.linalg.norm(direction)
+    batch = np.repeat([0, 1], n // 2)
+    X = np.outer(np.sin(2 * t), rng.normal(size=8)) + 0.4 * rng.normal(size=(n, 8))
+    for b in (0, 1):
+        X[batch == b] -= X[batch == b].mean(axis=0)
+    at = Covariates(Z, np.zeros(n, dtype=int), 1)
+    design, _ = chosen(X, batch, at)
+    assert "index" in [block.name for block in design.blocks]
+    axis = design.index
+    assert abs(axis @ direction) > 0.98 * np.linalg.norm(axis) * np.linalg.norm(direction)
