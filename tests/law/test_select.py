@@ -123,6 +123,10 @@ def test_the_direction_of_a_bent_index_is_nearer_than_that_of_a_plane(seed):
 
     assert agreement(found) > agreement(slope[:2, 0]) + 0.05
     assert np.std(Z @ found) == pytest.approx(1)
+    two = np.column_stack([X, 3 * rng.normal(size=(600, 1))])
+    rest = two - D @ np.linalg.lstsq(D, two)[0]
+    each = [_index(at, np.empty((600, 0)), u * two, u * rest, np.ones(600)) for u in (1.0, 1e-3)]
+    np.testing.assert_allclose(*each, rtol=1e-6)  # units do not matter
 
 
 def test_many_features_that_follow_one_index_get_a_curve_of_it():
