@@ -90,7 +90,8 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "feature_names": stats.feature_names,
         "n_features": stats.n_features,
         "confounders": [
-            {"name": name, "kind": kind} | _range(stats, name)
+            {"name": name, "kind": kind}
+            | ({"range": list(stats.ranges[name])} if name in stats.ranges else {})
             for name, kind in stats.confounders.items()
         ],
         "reference": stats.reference,
@@ -116,10 +117,6 @@ def _warn_of_level(known: Continuous, level: int) -> None:
         what = "straight lines" if level < 1 else "lines with one bend"
         names = listing(known.basis.names)
         warn("fewer-functions", text, UserWarning, names=names, what=what)
-
-
-def _range(stats: Any, name: str) -> dict[str, Any]:
-    return {"range": list(stats.ranges[name])} if name in stats.ranges else {}
 
 
 def _cell(
