@@ -106,6 +106,12 @@ RESULTS_OF = {
     "bench": Result(
         "benchmarks/page.py", ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl")
     ),
+    **{
+        f"bench-{name}": Result(
+            f"benchmarks/{name}.py", (f"benchmarks/results/{name}.txt",), prints=True
+        )
+        for name in ("matrices", "samples", "trust", "batches", "start")
+    },
 }
 
 

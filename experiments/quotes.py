@@ -20,7 +20,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from statistics import geometric_mean, mean
+from statistics import geometric_mean, mean, median
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -75,6 +76,12 @@ def measured(name: str) -> str:
     """Say when and with which commit a result was measured."""
     known = json.loads(text_of("evidence.json")).get(name)
     return f"{known['date']}, commit {known['commit']}" if known else "before dates were recorded"
+
+
+def cells_of_bench() -> list[dict[str, Any]]:
+    """Return the cells of `make bench` that were measured."""
+    text = (ROOT / "benchmarks" / "results" / "page.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()[1:]]
 
 
 # --------------------------------------------------------------------------- writing
@@ -424,6 +431,73 @@ def rejected(*maps: str) -> str:
     return f"{shares[0]} to {shares[-1]}%" if len(shares) > 1 else f"{shares[0]}%"
 
 
+def printed(name: str, pattern: str) -> str:
+    """Return the groups of a pattern in what a benchmark printed."""
+    text = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8")
+    found = re.search(pattern, text)
+    if found is None:
+        raise LookupError(f"{name}.txt has nothing like {pattern}.")
+    return " / ".join(found.groups())
+
+
+def bench_table() -> str:
+    """Return processor times and errors of some cells of `make bench`."""
+    cells = {
+        "categorical": ("categorical", ((1000, 10), (10**6, 10), (10**7, 10), (1000, 20_000))),
+        "continuous": ("continuous", ((1000, 10), (10**6, 10))),
+        "mixed": ("2 categorical, 3 continuous", ((10_000, 10), (100_000, 10))),
+    }
+    methods = ("condokit", "StandardScaler", "combatlearn", "condo")
+    known = {(r["kind"], r["n"], r["d"], r["method"]): r for r in cells_of_bench()}
+    rows = []
+    for kind, (name, sizes) in cells.items():
+        for n, d in sizes:
+            entries = (_bench_entry(known.get((kind, n, d, method))) for method in methods)
+            rows.append((f"{n:,} x {d:,}, {name}", *entries))
+    return table(["rows x features, confounders", *methods], rows)
+
+
+def _bench_entry(cell: dict[str, Any] | None) -> str:
+    if cell is None or "not_run" in cell:
+        return "not run" if cell is None else f"not run ({cell['not_run'].partition(':')[0]})"
+    seconds = cell["seconds"]
+    shown_time = f"{seconds:.2g} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+    return f"{shown_time} ({cell['error']:.3f})"
+
+
+def bench_matrices() -> str:
+    """Return times of matrices and of MMD beside those of the method's first package."""
+    folder, rows = ROOT / "benchmarks" / "results", []
+    text = (folder / "matrices.txt").read_text(encoding="utf-8")
+    kl = (
+        r"^(\d+ features, .*)\n  published +([\d.]+) ms, KL ([\d.]+) nats\n"
+        r"  default .*?KL ([\d.]+) nats, (\d+)x"
+    )
+    for what, theirs, value, own, ratio in re.findall(kl, text, re.MULTILINE):
+        seconds = f"{float(theirs) / 1e3:.2g} s, KL {float(value):.3g}"
+        rows.append((f"reverse KL, {what}", seconds, f"{ratio} times as fast, KL {float(own):.3g}"))
+    text = (folder / "samples.txt").read_text(encoding="utf-8")
+    mmd = r"^(.*): [\d.]+ s, rMSE ([\d.]+|nan); published ([\d.]+) s, rMSE ([\d.]+|nan): (\d+)x"
+    for what, own, theirs, error, ratio in re.findall(mmd, text, re.MULTILINE):
+        errors = [f", error {float(x):.2f}" if x != "nan" else "" for x in (error, own)]
+        faster = f"{ratio} times as fast{errors[1]}"
+        rows.append((f"MMD, {what}", f"{float(theirs):.2g} s{errors[0]}", faster))
+    return table(["task", "condo", "condokit"], rows)
+
+
+def bench_peer(peer: str, what: str) -> str:
+    """Return in how many cells we are as fast as a peer, or the median or least ratio."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in cells_of_bench():
+        if "not_run" not in r:
+            name = "ours" if r["method"].startswith("condokit") else r["method"]
+            times.setdefault((r["kind"], r["n"], r["d"]), {})[name] = r["seconds"]
+    both = [cell[peer] / cell["ours"] for cell in times.values() if {"ours", peer} <= set(cell)]
+    if what == "cells":
+        return f"{sum(ratio >= 1 for ratio in both)} of {len(both)}"
+    return f"{median(both) if what == 'median' else min(both):.2g}"
+
+
 QUOTES: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
@@ -431,6 +505,7 @@ QUOTES: dict[str, Callable[..., str]] = {
         *(matrices_table, verdict, verdict_table, confounders, scale_table, coverage_table),
         *(errors_held, curves_table, curves_auto, standards_table, batches_ratio, batches_table),
         *(bladder, bladder_combat, batches_trust, plan, hidden, hidden_table, rejected),
+        *(printed, bench_table, bench_matrices, bench_peer),
     )
 }
 
