@@ -14,6 +14,7 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import listing
+from condokit.data.arrays import NORMAL_95
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
 from condokit.maps.monotone import drawn_curves
@@ -36,14 +37,13 @@ __all__ = [
     "site_effects",
     "variance",
 ]
-_MOST_ROWS = 40
+_MOST_BARS = 40
 _MOST_CURVES = 12
 _MOST_PANELS = 6  # side by side
 _MOST_NAMED = 12  # sites in a legend
 _NUMBERED = ("agreement", "distribution")
 _SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
 FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
-_INTERVAL = 1.96
 _QUARTILES = ("low", "median", "high")
 _DECADES = 1.0  # of standard deviations that share an axis
 
@@ -141,13 +141,13 @@ def overlap(assessment: Assessment) -> Any:
     'Overlap of the confounders: 0.48'
     """
     sheet, note = assessment.strata, ""
-    names = sheet["rows with"][:_MOST_ROWS]
+    names = sheet["rows with"][:_MOST_BARS]
     if not names:
         raise ValueError("There are no confounders to draw.")
     figure, (axis,) = _figure(7, 1.2 + 0.42 * len(names))
     for side, colour, step in (("query", BEFORE, -0.2), ("reference", REFERENCE, 0.2)):
         place = np.arange(len(names)) + step
-        counts, total = sheet[f"n_{side}"][:_MOST_ROWS], getattr(assessment, f"n_{side}")
+        counts, total = sheet[f"n_{side}"][:_MOST_BARS], getattr(assessment, f"n_{side}")
         sizes, hidden = (np.array(x) for x in zip(*map(size_of, counts)))
         share = sizes / max(total, 1)
         axis.barh(place, np.where(hidden, 0, share), 0.38, color=colour, label=side)
@@ -189,7 +189,7 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     found = {label: one for label, one in every.items() if label in worst}
     shown, sheets = list(found), [one.features for one in found.values()]
     sizes = np.abs([[sheet[f"shift_{name}"] for name in ("before", "after")] for sheet in sheets])
-    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_ROWS]
+    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_BARS]
     wide = 7 if len(shown) == 1 else 2.4 + 1.9 * len(shown)
     how = {"sharey": True, "sharex": True}
     figure, axes = _figure(wide, 1.4 + 0.24 * len(rows), len(shown), **how)
@@ -259,7 +259,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     ):
         axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
         for k, (label, (affine, errors)) in enumerate(maps.items()):
-            bars = None if errors is None else (_INTERVAL * getattr(errors, key) / size)[rows]
+            bars = None if errors is None else (NORMAL_95 * getattr(errors, key) / size)[rows]
             at = place + _dodge(k, len(maps))
             dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
             axis.errorbar((getattr(affine, key) / size)[rows], at, xerr=bars, **dot)
@@ -455,7 +455,7 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     ['site', 'age', 'residual']
     """
     known = _pictured(evaluation)
-    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_ROWS]
+    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_BARS]
     figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
     for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
         found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
@@ -655,7 +655,7 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     for axis, panel in zip(axes, panels):
         axis.axvline(0, color=REFERENCE, ls=":", lw=1)
         for k, (label, (change, error)) in enumerate(zip(maps, found)):
-            bars = None if error is None else _INTERVAL * error[panel]
+            bars = None if error is None else NORMAL_95 * error[panel]
             at = np.arange(len(panel)) + _dodge(k, len(maps))
             dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
             axis.errorbar(change[panel], at, xerr=bars, **dot)
@@ -765,7 +765,7 @@ def _colours(n: int) -> list[Any]:
 
 def _most_rows(n_sites: int) -> int:
     """Return how many features are drawn, so that a figure of all sites fits a page."""
-    return max(min(_MOST_ROWS, 4 * _MOST_ROWS // n_sites), 5)
+    return max(min(_MOST_BARS, 4 * _MOST_BARS // n_sites), 5)
 
 
 def _site_colours(adapter: Any) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from scipy.sparse.linalg import ArpackError
 
 from condokit.checks import SMALLEST, Array, refusal
 
+# of a normal distribution: 95% lie within +- the first, and below the second
+NORMAL_95, ONE_SIDED_95 = 1.96, 1.645
+
 
 @contextmanager
 def computing(what: str) -> Iterator[None]:

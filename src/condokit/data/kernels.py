@@ -11,8 +11,6 @@ from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 Kernel = Callable[[Any, Any], Array]
-_MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
-_MOST_CENTRES = 5000  # of a density; evenly taken by value
 _ALIKE = 1e-6  # less by which points differ from all that were chosen before
 NOTHING = 1e-250  # densities below this are rounding
 
@@ -43,14 +41,25 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     return K
 
 
-def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | None) -> Array:
-    """Return the kernel density of `data` at some points, up to a constant factor."""
-    # in blocks, with at most 5000 of the data as centres: never a large matrix
-    if len(data.Z) > _MOST_CENTRES:
-        data = replace(data.take(data.thinned(_MOST_CENTRES)), weights=None)
+def density(
+    at: Covariates,
+    data: Covariates,
+    width: Array,
+    kernel: Kernel | None,
+    *,
+    most_centres: int = 5000,
+    most_elements: int = 1 << 22,
+) -> Array:
+    """Return the kernel density of `data` at some points, up to a constant factor.
+
+    Of many data some are centres, evenly taken by value, and the kernel matrix is held in parts of
+    32 MB.
+    """
+    if len(data.Z) > most_centres:
+        data = replace(data.take(data.thinned(most_centres)), weights=None)
     counts = data.counts / data.counts.sum()
     out = np.empty(len(at.Z))
-    step = max(1, _MOST_ELEMENTS // len(data.Z))
+    step = max(1, most_elements // len(data.Z))
     for start in range(0, len(out), step):
         part = at.take(slice(start, start + step))
         K = rbf_delta(part, data, width) if kernel is None else call(kernel, part, data)
