@@ -199,16 +199,27 @@ def _evenly_taken(domains: Study, compared: Array) -> Array:
 
 
 def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
-    """Give missing values those of other rows of the same block and domain (else of the domain)."""
+    """Give missing values the mean of their cell and the residual of another row of the domain.
+
+    Cells are blocks of a domain. Values of the few rows of a cell again would make its spread too
+    small; residuals are those of a domain, freed of what means of few rows take off them.
+    """
     rng = np.random.default_rng(0)
     for j in np.flatnonzero(np.isnan(after).any(axis=0)):
         known = ~np.isnan(after[:, j])
-        for c in np.unique(cell[~known]):
-            gaps = np.flatnonzero(~known & (cell == c))
-            donors = np.flatnonzero(known & (cell == c))
-            donors = donors if len(donors) else np.flatnonzero(known & (cell % 2 == c % 2))
-            drawn = rng.choice(donors, len(gaps))
-            before[gaps, j], after[gaps, j] = before[drawn, j], after[drawn, j]
+        n = np.bincount(cell[known], minlength=int(cell.max()) + 1)
+        for c in (0, 1):
+            gaps, donors = (np.flatnonzero(one & (cell % 2 == c)) for one in (~known, known))
+            if not len(gaps):
+                continue
+            inner = donors[n[cell[donors]] > 1]
+            drawn = rng.choice(inner if len(inner) else donors, len(gaps))
+            size, own = n[cell[drawn]], n[cell[gaps]]
+            grown = np.sqrt(size / np.maximum(size - 1, 1) * (1 + 1 / np.maximum(own, 1)))
+            for X in (before, after):
+                sums = np.bincount(cell[known], X[known, j], len(n))
+                mean = np.where(n > 0, sums / np.maximum(n, 1), X[donors, j].mean())
+                X[gaps, j] = mean[cell[gaps]] + (X[drawn, j] - mean[cell[drawn]]) * grown
 
 
 def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:
