@@ -22,7 +22,7 @@ from condokit.data.subsets import subsample, subsample_sides
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 
 _MOST_ROWS = 5000  # of a domain that are looked at
 _MOST_OF_CURVES = 2500  # rows that curves are fitted to
@@ -83,7 +83,7 @@ def known_rows(domains: Study) -> Study:
     return with_gaps(domains.sampled())
 
 
-def _in_map_order(domains: Study, affine: AffineMap) -> Study:
+def _in_map_order(domains: Study, affine: Map) -> Study:
     """Return the domains with the features of a map, in its order."""
     table = domains.tables[0]
     if affine.feature_names is not None and table.columns is not None:
@@ -112,7 +112,7 @@ class ComparableRows:
     row_number: Array  # in the table
 
     @classmethod
-    def of(cls, domains: Study, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
+    def of(cls, domains: Study, comparison: Comparison, affine: Map) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.place
         row_number = _evenly_taken(domains, place >= 0)
