@@ -28,7 +28,7 @@ from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.choose import candidates
 from condokit.fit.fit_map import Recipe, fit_solution, likely_curves
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
 from condokit.solvers.solution import Curves, Solution
@@ -102,7 +102,7 @@ class SystematicError:
 
 
 def systematic_error(
-    affine: AffineMap,
+    affine: Map,
     adapter: ConDoAdapter | None,
     domains: Study,
     rows: ComparableRows,
