@@ -149,9 +149,6 @@ def test_every_imputation_has_models_of_its_own(monkeypatch):
     monkeypatch.setattr(lightgbm, "train", lambda *a, **k: trained.append(1) or train(*a, **k))
     ConDo("kl", K_X=5, rounds=3).fit_pair(*ages())
     assert len(trained) == 2 * 5 * 3 * 2  # domains, imputations, rounds, features
-    trained.clear()
-    ConDoAdapter(divergence="ot", conditional=Chained(5, 3)).fit_pair(*ages())
-    assert len(trained) == 2 * 3 * 2
 
 
 def test_newton_goes_down_from_the_start_that_is_asked_for():

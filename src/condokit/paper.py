@@ -361,7 +361,6 @@ class ConDo(_PaperAdapter):
             found["conditional"] = Chained(
                 self.K_X,
                 self.rounds,
-                own_models=True,
                 fraction=1.0 if is_mmd else self.F,
                 random_state=check_seed(self.random_state),
             )
