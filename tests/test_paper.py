@@ -19,7 +19,6 @@ from condokit import (
     datasets,
     evaluate,
 )
-from condokit.conditionals.chained import Chained
 from condokit.divergences.minibatches import MinibatchMMD, rbf
 from condokit.divergences.paper import AffineKL, appendix
 from condokit.paper import ConDo, MMDBaseline, OTBaseline, PaperPrior
@@ -194,16 +193,16 @@ def test_minibatches_take_a_kernel_and_its_width():
 
     rng = np.random.default_rng(0)
     Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
-    for how in ({"bandwidth": 2.0}, {"bandwidth": 0.7, "kernel": inverse}):
+    for how in ({"h_X": 2.0}, {"h_X": 0.7, "k_X": inverse}):
         divergence = MinibatchMMD(**how)
         step = np.zeros(Z.shape)
         step[1, 2, 0] = 1e-6
         slope = np.subtract(*(divergence.of_sets(Z + s * step, Y)[0] for s in (1, -1))) / 2e-6
         assert divergence.of_sets(Z, Y)[1][1, 2, 0] == pytest.approx(slope, rel=1e-4)
-        kernel = how.get("kernel", rbf)
+        kernel = how.get("k_X", rbf)
         both = (Z[0], Y[0])
         k = [
-            kernel(((a[:, None] - b) ** 2).sum(axis=2) / how["bandwidth"])[0].mean()
+            kernel(((a[:, None] - b) ** 2).sum(axis=2) / how["h_X"])[0].mean()
             for a, b in ((Z[0], Z[0]), both, (Y[0], Y[0]))
         ]
         assert divergence.of_sets(Z[:1], Y[:1])[0] == pytest.approx(k[0] - 2 * k[1] + k[2])
