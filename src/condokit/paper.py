@@ -74,7 +74,7 @@ class PaperPrior(ProductPrior):
         return super().weigh(share_query, share_reference, share_pooled)
 
     def density(self, at: Covariates, data: Covariates) -> Array:  # noqa: D102
-        kernels.check_kernel(self.k_Z, None)
+        kernels.check_kernel(self.k_Z, None, "k_Z")
         return kernels.density(at, data, kernels.column_widths(data), self.k_Z)
 
     def support(self, domains: Study, strata: Strata) -> Support:
@@ -82,7 +82,7 @@ class PaperPrior(ProductPrior):
         found = super().support(domains, strata)
         if self.k_Z is None or domains.continuous:
             return found
-        kernels.check_kernel(self.k_Z, None)
+        kernels.check_kernel(self.k_Z, None, "k_Z")
         values = np.empty((len(strata.levels), len(strata.names)), dtype=object)
         values[:] = strata.levels
         values = values[:, 0] if len(strata.names) == 1 else values
@@ -136,6 +136,8 @@ class _PaperAdapter(ConDoAdapter):
     ) -> ConDoAdapter:
         name = type(self).__name__
         check_word("'map'", self.map, ("location-scale", "affine"))
+        if not isinstance(self.published, bool):
+            raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
             text = f"{name} needs single rows, which statistics do not tell. Use ConDoAdapter."
             raise checks.NeedsRows(text)
