@@ -87,6 +87,8 @@ RESULTS_OF = {
             "errors": ("errors.csv",),
             "curves": ("CURVES.md",),
             "hidden": ("HIDDEN.md",),
+            "cells": ("published.csv",),
+            "paper_cost": ("paper_cost.csv",),
         }.items()
     },
     "instruments": Result(

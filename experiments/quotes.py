@@ -14,6 +14,7 @@ ends with this script.
 
 import csv
 import json
+import math
 import re
 import shlex
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 QUOTE = re.compile(r"<!-- quote (.+?) -->(.*?)<!-- end quote -->", re.DOTALL)
+PUBLISHED = "published.csv"
 EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
 Row = dict[str, str]
 
@@ -498,6 +500,98 @@ def bench_peer(peer: str, what: str) -> str:
     return f"{median(both) if what == 'median' else min(both):.2g}"
 
 
+def published(verdict: str = "") -> str:
+    """Return how many published numbers were compared, or are within or outside their noise."""
+    return str(sum(row["verdict"] in (verdict or row["verdict"]) for row in rows_of(PUBLISHED)))
+
+
+def published_table() -> str:
+    """Return how many published numbers are within their noise, by experiment and method."""
+    methods = ("Gaussian OT", "MMD", "ConDo Gaussian KLD", "ConDo MMD")
+    rows = rows_of(PUBLISHED)
+    lines = []
+    for name in dict.fromkeys(row["experiment"] for row in rows):
+        cells = []
+        for method in methods:
+            known = [r for r in rows if r["experiment"] == name and r["method"] == method]
+            within = sum(r["verdict"] == "within" for r in known)
+            cells.append(f"{within} of {len(known)}" if known else "–")
+        lines.append((name, *cells))
+    return table(("experiment", *methods), lines)
+
+
+def published_outside() -> str:
+    """Return the published numbers that are outside their noise, and why."""
+    columns = ("experiment", "cell", "method", "metric", "published", "here", "margin", "why")
+    outside = [row for row in rows_of(PUBLISHED) if row["verdict"] == "outside"]
+    return table(columns, [[row[name] for name in columns] for row in outside])
+
+
+def cost(method: str, of: str, what: str = "exponent") -> str:
+    """Return the seconds of a method at the largest size, or the exponent of its growth."""
+    rows = [r for r in rows_of("paper_cost.csv") if r["method"] == method and r["of"] == of]
+    (n, early), (m, late) = ((float(r["size"]), float(r["seconds"])) for r in rows[-2:])
+    if what == "seconds":
+        return f"{late:.2g} s"
+    return shown(math.log(late / early) / math.log(m / n), 1)
+
+
+def paper_table() -> str:
+    """Return errors of the paper's text, its published numbers and the default."""
+    known = json.loads((ROOT / "experiments" / "published_numbers.json").read_text("utf-8"))
+    effects = ("Homoscedastic Linear", "Heteroscedastic Linear", "Nonlinear")
+    shifts = "NoiseFree-TargetShift-FeatureShift"
+    both = "location-scale, target shift + feature shift"
+    # title, file, metric here, metric there, scenarios here and there
+    parts = [
+        ("categorical1d, 10 / 20 / 50 rows", "rmse", "rmse", [f"N={n}" for n in (10, 20, 50)]),
+        (
+            "categorical1d, 100 / 200 / 500 rows",
+            "rmse",
+            "rmse",
+            [f"N={n}" for n in (100, 200, 500)],
+        ),
+        (
+            "continuous1d, both shifts",
+            "heldout_rmse",
+            "test_rmse",
+            [f"{shifts} / {e}" for e in EFFECTS],
+        ),
+        ("ansur, scales and offsets, both shifts", "rmse", "rmse", [both]),
+    ]
+    lines = []
+    for title, metric, there, scenarios in parts:
+        name = title.split(",")[0]
+        rows = [r for r in rows_of(f"{name}.csv") if int(r["seed"]) < 10]
+        cells = []
+        for method in ("ConDo KL", None, "condokit"):
+            numbers = []
+            for k, scenario in enumerate(scenarios):
+                if method is None:
+                    cell = f"{shifts} / {effects[k]}" if name == "continuous1d" else scenario
+                    numbers.append(known[name][cell]["ConDo Gaussian KLD"][there])
+                    continue
+                mine = [r for r in rows if (r["scenario"], r["method"]) == (scenario, method)]
+                numbers.append(mean(float(r[metric]) for r in mine))
+            cells.append(" / ".join(map(shown, numbers)))
+        lines.append((title, *cells))
+    return table(("", 'text, `ConDo("kl")`', "published numbers", "`ConDoAdapter()`"), lines)
+
+
+def runtimes_table() -> str:
+    """Return the seconds of fits of the paper's figure of runtimes."""
+    methods = ("Gaussian OT", "MMD", "ConDo KL", "ConDo MMD", "condokit")
+    rows = rows_of("categorical1d.csv")
+    lines = []
+    for n in (10, 20, 50, 100, 200, 500):
+        known = [r for r in rows if r["scenario"] == f"N={n}" and int(r["seed"]) < 100]
+        seconds = (
+            mean(float(r["seconds"]) for r in known if r["method"] == method) for method in methods
+        )
+        lines.append((str(n), *(f"{s:.1g}" for s in seconds)))
+    return table(("rows", *methods), lines)
+
+
 QUOTES: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
@@ -506,6 +600,7 @@ QUOTES: dict[str, Callable[..., str]] = {
         *(errors_held, curves_table, curves_auto, standards_table, batches_ratio, batches_table),
         *(bladder, bladder_combat, batches_trust, plan, hidden, hidden_table, rejected),
         *(printed, bench_table, bench_matrices, bench_peer),
+        *(published, published_table, published_outside, cost, runtimes_table, paper_table),
     )
 }
 
