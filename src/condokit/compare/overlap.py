@@ -18,8 +18,9 @@ from condokit.data.subsets import folds
 _MOST_ROWS = 5000  # that tell how domains differ
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
-_MOST_STEPS = 40
-_RENEWED = (0, 3, 6, 10, 15, 20, 30)  # steps that renew the curvature
+_MOST_STEPS = 30
+_RENEWED = (0, 4, 7, 11, 16, 22)  # steps that renew the curvature
+_FEW_COLUMNS = 32  # whose curvature costs no more than a step
 _STILL = 2e-3  # of coefficients, below which a step is the last
 _STEEPEST = 5.0  # factor of the propensity's log-odds
 _CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances e that strata may have
@@ -313,22 +314,23 @@ def _folds(covariates: Covariates, is_query: Array) -> Array:
 def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
     """Fit ridge logistic regressions, one for every penalty, by Newton's method.
 
-    All penalties take the largest curvature that one of them has, and keep it for some steps. The
-    first is that of p = 1/2, nearly right where domains are alike: most fits end with it.
+    The first steps take the curvature of p = 1/2, which is the same for all penalties and nearly
+    right where domains are alike: most fits end with these. That of many columns is kept for some
+    steps.
     """
     ridge = np.tile(_PENALTIES, (Phi.shape[1], 1))
     ridge[0] = 1e-8  # the constant
     beta, diagonal = np.zeros(ridge.shape), np.arange(len(ridge))
     for k in range(_MOST_STEPS):
         p = expit(Phi @ beta)
-        if k in _RENEWED:
-            largest = np.maximum((p * (1 - p)).max(axis=1), 1e-6)
-            root = Phi * np.sqrt(weights * largest)[:, None]
-            curvature = root.T @ root + np.zeros((len(_PENALTIES), 1, 1))
+        if k in _RENEWED or (k > _RENEWED[1] and len(ridge) < _FEW_COLUMNS):
+            each = np.maximum(p * (1 - p), 1e-6).T if k else np.full((1, len(y)), 0.25)
+            roots = [Phi * np.sqrt(weights * own)[:, None] for own in each]
+            curvature = np.stack([root.T @ root for root in roots]) + np.zeros((len(_PENALTIES), 1, 1))
             curvature[:, diagonal, diagonal] += ridge.T
             inverse = np.linalg.inv(curvature)
         gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta
-        step = np.einsum("kij,jk->ik", inverse, gradient)
+        step = (inverse @ gradient.T[:, :, None])[:, :, 0].T
         beta += step
         if np.abs(step).max() < _STILL:
             break
