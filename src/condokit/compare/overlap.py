@@ -326,7 +326,9 @@ def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
         if k in _RENEWED or (k > _RENEWED[1] and len(ridge) < _FEW_COLUMNS):
             each = np.maximum(p * (1 - p), 1e-6).T if k else np.full((1, len(y)), 0.25)
             roots = [Phi * np.sqrt(weights * own)[:, None] for own in each]
-            curvature = np.stack([root.T @ root for root in roots]) + np.zeros((len(_PENALTIES), 1, 1))
+            curvature = np.stack([root.T @ root for root in roots]) + np.zeros(
+                (len(_PENALTIES), 1, 1)
+            )
             curvature[:, diagonal, diagonal] += ridge.T
             inverse = np.linalg.inv(curvature)
         gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from scipy.sparse.linalg import ArpackError
 
 from condokit.checks import SMALLEST, Array, refusal
@@ -66,6 +67,13 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
             is_independent[j] = True
             basis = np.column_stack([basis, residual / size])
     return is_independent
+
+
+def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
+    """Return the sparse matrix whose product with rows is their sums over groups."""
+    n = len(group)
+    entries = (np.ones(n) if weights is None else weights, group, np.arange(n + 1))
+    return sparse.csc_array(entries, shape=(size, n))
 
 
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:

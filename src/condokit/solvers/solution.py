@@ -86,13 +86,7 @@ class Solution:
     def lines(self, features: Array) -> "Solution":
         """Return the lines of some features, without what is known of their errors."""
         scale, centre, image = (one[features] for one in (self.scale, self.centre, self.image))
-        known = self.evidence
-        if known is not None:
-            own = {k: v[..., features] for k, v in vars(known).items() if k != "n_effective"}
-            alike = (len(self.scale) / known.n_effective - 1) / max(len(self.scale) - 1, 1)
-            n = len(features) / (1 + (len(features) - 1) * alike)
-            known = Evidence(n_effective=n, **own)
-        return Solution(scale, centre, image, evidence=known, law=self.law)
+        return Solution(scale, centre, image, law=self.law)
 
     def dense(self) -> "Solution":
         """Return a map of low rank with all of its matrix."""
