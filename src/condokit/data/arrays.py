@@ -76,6 +76,15 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
     return is_independent
 
 
+def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
+    """Return the sparse matrix whose product with rows is their sums over groups."""
+    from scipy import sparse  # slow to import, and not needed to apply a map
+
+    n = len(group)
+    entries = (np.ones(n) if weights is None else weights, group, np.arange(n + 1))
+    return sparse.csc_array(entries, shape=(size, n))
+
+
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:
     """Return quantiles of every column, as NumPy does for rows repeated by their weights."""
     if weights is None:

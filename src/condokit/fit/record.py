@@ -80,6 +80,7 @@ class Fit:
     support: Support
     overlap: Overlap
     report: FitReport
+    straight: Any = None  # the `Comparison` and `Solution` of a line that curves may begin with
 
     def compute_errors(self) -> StandardErrors | None:
         """Return the standard errors, computed now if they were not yet."""
