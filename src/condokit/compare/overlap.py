@@ -252,7 +252,7 @@ def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
         total, own = (np.bincount(covariates.category, w) for w in (weights, weights * y))
         e = (own / np.maximum(total, 1e-300))[covariates.category]
     else:
-        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
         some, y, weights = covariates.take(kept), y[kept], weights[kept]
         _, best = _cross_fitted(some, is_query[kept])
         basis = Basis(some, 8, directions(some, (y - y.mean())[:, None]))
