@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from problems import different_features
 from scipy.optimize import check_grad, minimize
+from scipy.stats import gaussian_kde
 from sklearn.base import clone
 
 import condokit
@@ -111,6 +112,14 @@ def test_the_prior_is_the_papers_equation():
     is_query = np.arange(60) < 30
     rows, weights = PaperPrior(kernel).points(covariates, is_query)
     np.testing.assert_allclose(weights, expected[rows])
+    # without a kernel of one's own: Silverman's, with the covariance of all columns
+    Z = np.random.default_rng(0).normal(size=(60, 3)) @ [[1, 0.9, 0], [0, 0.3, 0], [2, 0, 1]]
+    at = Z[:7] + 0.1
+    found, expected = (
+        PaperPrior().density(*(Covariates(side, np.zeros(len(side), int), 1) for side in (at, Z))),
+        gaussian_kde(Z.T, "silverman")(at.T),
+    )
+    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-6)
     # of categories: k_Z between levels
     data = classes()
 

@@ -4,6 +4,7 @@ For comparisons with McCarter, *Towards Backwards-Compatible Data with Confounde
 Adaptation* (TMLR 2024). Its formulas move S to T: S is the query, T the reference.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +39,8 @@ class PaperPrior(ProductPrior):
     ----------
     k_Z : callable or None, default=None
         The kernel on confounders as they are given, :math:`k_Z(Z_1, Z_2)` -> matrix. None is RBF
-        with Silverman's width for numbers, times equality of categories.
+        for numbers, with their covariance in the domain times Silverman's factor squared, times
+        equality of categories.
     published : bool, default=False
         Whether weights are those of the published numbers.
 
@@ -75,7 +77,13 @@ class PaperPrior(ProductPrior):
 
     def density(self, at: Covariates, data: Covariates) -> Array:  # noqa: D102
         kernels.check_kernel(self.k_Z, None, "k_Z")
-        return kernels.density(at, data, kernels.column_widths(data), self.k_Z)
+        if self.k_Z is None:  # where the covariance of numbers is the identity
+            n, p = data.Z.shape
+            cov = np.atleast_2d(np.cov(data.Z, rowvar=False)) if n > 1 else np.zeros((p, p))
+            root = np.linalg.cholesky(cov + np.diag(1e-10 * np.diag(cov) + 1e-24))
+            at, data = (replace(c, Z=np.linalg.solve(root, c.Z.T).T) for c in (at, data))
+            width = np.full(p, (n * (p + 2) / 4) ** (-1 / (p + 4)))
+        return kernels.density(at, data, width if self.k_Z is None else np.empty(0), self.k_Z)
 
     def support(self, domains: Study, strata: Strata) -> Support:
         """Return the strata seen in both domains, those of categories alone weighted by k_Z."""
@@ -212,8 +220,8 @@ class ConDo(_PaperAdapter):
         The kernel on confounders for the prior, ``k_Z(Z1, Z2)`` -> matrix. None is RBF for numbers,
         times equality of categories.
     h_Z : float or None, default=None
-        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, for each
-        domain and column.
+        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, times the
+        covariance of the numbers in each domain.
     K_X : int, default=20
         Imputations at a confounder value, and rows in a set of a minibatch. Given categories, "kl"
         takes all rows.
