@@ -37,7 +37,7 @@ from condokit.trust.bootstrap import bootstrap
 
 _MOST_VALUES = 2_000_000
 _FEWEST_ROWS = 100
-_HALF = 0.5  # of the mean square before, see `SystematicError.is_lowered`
+_FALLS = 0.55  # of the error before, see `SystematicError.is_lowered`
 _N_RESAMPLES = 20
 _PIECES = 4  # of a curve, whose errors are nearly independent
 
@@ -88,15 +88,15 @@ class SystematicError:
 
     @property
     def is_lowered(self) -> bool:
-        """Whether the map lowers the error: at the 95% limit, or to less than half of its square.
+        """Whether the map lowers the error: at the 95% limit, or nearly to half of it.
 
         The latter is enough if data alone say at their limit that the map gains: what is believed
-        besides is often sure of a gain before it is sure of its size, as the limit of it asks.
+        besides is often sure that an error falls a lot before it is sure by how much.
         """
         told, variance, _ = self.told
         sure = float(told.mean()) > ONE_SIDED_95 * np.sqrt(self._of_mean(variance))
-        is_halved = float(self.after.mean()) < _HALF * float(self.before.mean())
-        return self.gain[0] > 0 or bool(sure and is_halved)
+        falls = float(self.after.mean()) < _FALLS**2 * float(self.before.mean())
+        return self.gain[0] > 0 or bool(sure and falls)
 
     def with_strata(self, square: Array, variance: Array, is_line: bool) -> "SystematicError":
         """Add how far the maps of strata are from one map, which no one map takes away."""
