@@ -136,6 +136,15 @@ class ComparableRows:
         r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
         if self.covariates is None:
             return X
+        return self._after_residuals if X is self.after else self._residuals(X)
+
+    @cached_property
+    def _after_residuals(self) -> Array:
+        """Residuals of mapped rows, which several ask for."""
+        return self._residuals(self.after)
+
+    def _residuals(self, X: Array) -> Array:
+        assert self.covariates is not None
         few = _even_rows(self.covariates.category)
         at = Splines().moments_at(X[few], self.covariates.take(few), self.covariates)
         return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / ones_for_zeros(at.var))
