@@ -113,9 +113,10 @@ def check(
     from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
-    limits: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    batch = data["batch"] or data["more"] or None
-    found = assess(read_data(**data), reference=data["reference_label"], batch=batch, **limits)
+    how: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
+    how |= {"batch": data["batch"] or data["more"] or None}
+    how |= {name: data[name] for name in ("bridge", "groups")}  # which name samples
+    found = assess(read_data(**data), reference=data["reference_label"], **how)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)

@@ -67,10 +67,10 @@ def density(
     return out
 
 
-def check_kernel(kernel: Any, bandwidth: Any) -> None:
+def check_kernel(kernel: Any, bandwidth: Any, name: str = "kernel") -> None:
     """Refuse a kernel that cannot be called, or a bandwidth that is no factor."""
     if kernel is not None and not callable(kernel):
-        raise ValueError(f"'kernel' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
+        raise ValueError(f"'{name}' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
     if bandwidth is not None:
         check_number("bandwidth", bandwidth, 1e-6)
     if kernel is not None and bandwidth is not None:
@@ -85,9 +85,11 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     K = np.asarray(kernel(left.objects, right.objects), dtype=np.float64)
     shape = (len(left.Z), len(right.Z))
     if K.shape != shape:
-        raise ValueError(f"The kernel must return a matrix of shape {shape}. Got {K.shape}.")
+        raise ValueError(
+            f"A kernel k(Z1, Z2) must return a matrix of shape {shape}. Got {K.shape}."
+        )
     if not np.isfinite(K).all() or (K < 0).any():
-        raise ValueError("The kernel must return finite numbers that are not negative.")
+        raise ValueError("A kernel k(Z1, Z2) must return finite numbers that are not negative.")
     return K
 
 

@@ -181,16 +181,16 @@ def find(
     if len(tried) > 1:
         fit, chosen = averaged(left, tried, fit)
     elif pairs is None and chosen.recipe.family.form == "diagonal" and controls is None:
-        _warn_of_curves(left, chosen.recipe, fit.map)
+        _warn_of_curves(left, chosen.recipe, fit)
     if pairs is not None:
         fit = after_pairs(fit, chosen, left, pairs, wanted)
     return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
-def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
+def _warn_of_curves(domains: Study, recipe: Recipe, fit: Fit) -> None:
     """Warn of features for which a curve is more likely than the fitted straight line."""
     is_default = isinstance(recipe.divergence, PooledLikelihood) and recipe.family.links is None
-    found = likely_curves(domains, recipe, line) if is_default else None
+    found = likely_curves(domains, recipe, fit.map, fit.straight) if is_default else None
     if found is None:
         return
     text = (

@@ -90,12 +90,10 @@ def fit_curves(
     fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
     every = [(np.arange(domains.n_features), domains.keep)]
     for features, known in every if domains.gaps is None else same_gaps(domains):
-        part, compared = domains, comparison
+        part, compared, own = domains, comparison, line
         if domains.gaps is not None:  # features that are known in the same rows, with these rows
             part = replace(domains.of(features), keep=known, gaps=None)
-            compared = compare(part)
-        own = replace(line, scale=line.scale[features], centre=line.centre[features])
-        own = replace(own, image=line.image[features])
+            compared, own = compare(part), replace(line.lines(features), law={})
         for j, one in zip(features, _bends(Rows.read(part, compared, True), own, fewest)):
             found[j] = one
     if all(one is None for one in found):
@@ -172,7 +170,9 @@ class _Dependence:
         self.noise = NoiseModel.of_levels(self.category, at.n_categories, levels)
         self.penalty = np.zeros(0)
         if at.Z.shape[1] or rows.groups is not None:
-            law = law_of(rows, rows.values(), self.fixed, discrete)
+            law = line.law.get("chosen")
+            if law is None:
+                law = law_of(rows, rows.values(), self.fixed, discrete).choice
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
             if noise.empty:  # perhaps of some of the rows alone

@@ -158,7 +158,9 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         complete_counts(domains),
         **facts,
     )
-    return Fit(found_map, errors, support, comparison.overlap, report)
+    straight = recipe.family.form == "diagonal" and domains.gaps is None
+    found_with = (comparison, solution) if straight and domains.is_whole else None
+    return Fit(found_map, errors, support, comparison.overlap, report, found_with)
 
 
 def _is_cheaper_in_blocks(domains: Study, recipe: Recipe) -> bool:
@@ -217,8 +219,16 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     return _fit_diagonal(domains, recipe, comparison)[0]
 
 
-def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Curves] | None:
-    """Return features that are likely not straight as a line is, with curves; None if none is."""
+def likely_curves(
+    domains: Study,
+    recipe: Recipe,
+    line: Any,
+    straight: tuple[Comparison, Solution] | None = None,
+) -> tuple[Array, Curves] | None:
+    """Return features that are likely not straight as a line is, with curves; None if none is.
+
+    Curves begin with the comparison and solution of the line, or with a line of their own.
+    """
     whole = domains.is_whole and domains.confounders and not domains.is_rectangular
     if not whole or not len(places := suspected(domains, line.scale, line.offset)):
         return None
@@ -226,7 +236,11 @@ def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Cur
     part, how = domains.of(places), replace(how, shrinkage="auto", min_overlap=0.0)
     try:
         with quietly():
-            found = _fit_monotone(part, how, how.compare(part, quiet=True))[0].curves
+            if straight is None:
+                found = _fit_monotone(part, how, how.compare(part, quiet=True))[0].curves
+            else:
+                compared, own = straight[0], straight[1].lines(places)
+                found = fit_curves(part, how.compare, compared, own, None, "auto", True)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return None
     bent = np.zeros(0, dtype=np.intp) if found is None else np.flatnonzero(found.bent > 0.5)

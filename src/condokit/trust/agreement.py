@@ -13,7 +13,7 @@ from condokit.data.disclosure import too_few
 from condokit.data.records import Part, Record, Sheet
 from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +54,7 @@ class Agreement(Record):
         return [("", self.sentence), ("By feature", self.features)]
 
 
-def agreement(pairs: Any, domains: Study, affine: AffineMap, min_cell: int) -> Agreement:
+def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreement:
     """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
     tables = []
     numbered = _paired_rows(pairs, domains.is_query, min_cell)

@@ -169,7 +169,8 @@ def assess(
         inside = ConDoAdapter(**limits, reliability=reliability)
         one = adapter or BatchAdapter(inside, reference=reference)
         given = X, batch, confounders, features, groups, sample_weight, bridge
-        return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
+        study = X if isinstance(X, Study) else one.read(*given)
+        return _assessed_batches(one, study, bridge, groups)
     how: dict[str, Any] = {"categorical": categorical, "missing": missing}
     how["reliability"] = reliability
     roles = Roles(domain, confounders, features, groups, sample_weight, **how)
@@ -229,16 +230,16 @@ class BatchAssessment(Record):
             ("", f"{_VERDICTS[self.verdict].replace('domains', 'batches')}"),
             ("Reasons", self.findings),
             ("Reference", self.reference),
-            ("Batches", self.batches),
+            ("Batches, with the error expected by numbers of rows alone", self.batches),
             ("Pairs of batches", self.pairs),
             ("Data that would help", self.wanted),
         ]
 
 
-def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
-    """Say which batches have a path to the reference, and how much is lost on it."""
+def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> BatchAssessment:
+    """Say which batches have a path, and how much is lost on it; names are columns of samples."""
     graph, reference, paths, why = adapter.graph(study)
-    plan = make_plan(study, graph, reference, _PLANNED)
+    plan = make_plan(study, graph, reference, _PLANNED, *names)
     rows, lost, far = [], [], []
     for b, label in enumerate(study.labels):
         path = paths.get(b)
