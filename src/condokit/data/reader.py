@@ -241,8 +241,7 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    values = {n: as_array(columns[n], np.float64) for n in numbers}
-    doubtful = {n for n in numbers if has_two_values(values[n][~np.isnan(values[n])])}
+    doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
     X = table.read(slice(0, table.n_rows))
     while True:
         continuous = [n for n in numbers if n not in doubtful]
@@ -363,6 +362,12 @@ def _parts(domains: Study, rows: int) -> Iterator[Array]:
     """Yield the rows of domains in memory, so many at a time."""
     for start in range(0, len(domains.is_query), rows):
         yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
+
+
+def _known(column: Any) -> Array:
+    """Return the numbers of a column that are known."""
+    values = as_array(column, np.float64)
+    return values[~np.isnan(values)]
 
 
 def _how_sampled(X: Array) -> tuple[Array, int]:
