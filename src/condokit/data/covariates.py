@@ -130,7 +130,7 @@ def projection(D: Array) -> Callable[[Array], Array]:
     """Return a function to what a regression on D leaves, for several tables."""
     left, size, _ = np.linalg.svd(D, full_matrices=False)
     Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
-    return lambda Y: Y - Q @ (Q.T @ Y)
+    return lambda Y: Y - Q.astype(Y.dtype) @ (Q.T.astype(Y.dtype) @ Y)
 
 
 def left_of(D: Array, Y: Array) -> Array:
