@@ -132,7 +132,7 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
     if min(weights[side].sum() for side in sides) < fewest or stays.all():
         yield from [None] * len(stays)
         return
-    taken = subsample_sides(is_query, _MOST_ROWS, order=rows.covariates.order())
+    taken = subsample_sides(is_query, _MOST_ROWS, order=rows.covariates.order)
     law = _Law(rows, line, discrete, weights, taken)
     uq, ur = rows.unit
     offset = (line.offset + line.scale * rows.mean[0] - rows.mean[1]) / ur
