@@ -10,9 +10,9 @@ from condokit.data.covariates import Covariates
 from condokit.law.design import (
     NOISE_KNOTS,
     Design,
+    Together,
     basis_candidates,
     candidates,
-    effective_number,
     free_columns,
     spline,
 )
@@ -131,14 +131,14 @@ def select(
     subjects: Subjects | None = None,
     rho: float = 0.0,
     basis: RangeBasis | None = None,
-    n_effective: float | None = None,
-) -> tuple[Design, float]:
+    together: Together | None = None,
+) -> tuple[Design, Together]:
     """Choose the design from rows of a few features, centred by batch.
 
     Rows count `weights` and have variances proportional to 1 / `precision`; those of `subjects`
     whose level may be any have no confounders; rows that stand for products are told by the
-    functions of a `basis`. Returns the design, and as how many independent features these count
-    (`effective_number`), if it is not given.
+    functions of a `basis`. Returns the design, and how features move `together`, if that is not
+    given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
     design, always = free_columns(at, basis)
@@ -148,8 +148,8 @@ def select(
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
     rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
     start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
-    if n_effective is None:
-        n_effective = effective_number(start.e * root, float(weights.sum()))
+    if together is None:
+        together = Together.of_residuals(start.e * root, float(weights.sum()))
     index = None
     if subjects is None and basis is None:
         index = _index(at, dummies, X * start.s.T[batch], start.e, root[:, 0] ** 2)
@@ -166,7 +166,7 @@ def select(
             parts.append(rest / np.sqrt(size2))
             scaled.append(replace(block, unit=1 / np.sqrt(size2)))
     if not parts:
-        return design, n_effective
+        return design, together
     Phi = np.hstack(parts)
     WPhi = rows.weighed(Phi, W)
     cross = np.stack([WPhi[own].T @ X[own] for own in rows.rows])
@@ -176,10 +176,10 @@ def select(
     if subjects is None:  # half of the work, if both factors are one
         Phi *= root
     gram = Phi.T @ (Phi if subjects is None else WPhi)
-    selector = Selector(gram, cross, start, rows, fixed, n_effective, columns, costs)
+    selector = Selector(gram, cross, start, rows, fixed, together.number, columns, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)
-    return replace(design, blocks=chosen, shares=tuple(shares.values())), n_effective
+    return replace(design, blocks=chosen, shares=tuple(shares.values())), together
 
 
 def _index(
