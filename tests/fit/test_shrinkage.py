@@ -155,7 +155,7 @@ def test_many_features_that_move_together_are_the_evidence_of_few():
     assert np.max(chances) < 0.95
 
 
-@pytest.mark.parametrize("confounder", ["level", "number"])
+@pytest.mark.parametrize("confounder", ["none", "level", "number"])
 def test_features_that_move_together_tell_by_their_differences(confounder):
     """What is left once the common factor is taken off is precise: bands of a spectrometer."""
     chances = []
@@ -165,8 +165,11 @@ def test_features_that_move_together_tell_by_their_differences(confounder):
             z, factor = rng.normal(size=60), 6 * rng.normal(size=60)
             X = (z + factor)[:, None] + rng.normal(size=(60, 14))
             X[:30] += shift * rng.normal(size=14) * X.std()
+            if confounder == "none":
+                X = X - z[:, None]
             z = np.where(z > 0, "a", "b") if confounder == "level" else z
-            adapter = ConDoAdapter(warn_overlap=0).fit_pair(X[:30], X[30:], z[:30], z[30:])
+            given = () if confounder == "none" else (z[:30], z[30:])
+            adapter = ConDoAdapter(warn_overlap=0).fit_pair(X[:30], X[30:], *given)
             chances.append(adapter.report_.chance_of_difference)
     assert max(chances[:8]) < 0.4
     assert np.mean(chances[:8]) < 0.2

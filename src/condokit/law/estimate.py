@@ -156,7 +156,7 @@ def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
 def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     """Fit with categories alone: normal features from moments, heavy tails from rows."""
     at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
-    together = _together(rows)
+    together = together_of(rows)
     n_effective = together.number_of(d)
     batch = np.arange(K * L) // L
     X, counts, cell = nodes(rows.strata, rows.mean[batch], rows.unit[batch])
@@ -229,7 +229,7 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
     return tails
 
 
-def _together(rows: Rows, given: GroupedProducts | None = None) -> Together:
+def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
     """Return how features move together, from products of some of them.
 
     What columns explain is taken off, if products with these are `given`.
@@ -310,7 +310,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
     results = []
     for features, known in continuous.parts():
         part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
-        together, units = _together(part, known.products), (part.mean, part.unit)
+        together, units = together_of(part, known.products), (part.mean, part.unit)
         law, X = law_of_products(known, units, ~part.flat, own, together, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal

@@ -44,6 +44,7 @@ from scipy.special import fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
 from condokit.data.subsets import subsample
+from condokit.law.design import Together
 from condokit.solvers.solution import Solution, joint_number
 
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
@@ -136,13 +137,21 @@ class Posterior:
     scaled: Array  # (k,): and that it is not only a shift
 
 
-def posterior(solution: Solution, unit: Array) -> tuple[Solution, Posterior]:
+def posterior(
+    solution: Solution, unit: Array, together: Together | None = None
+) -> tuple[Solution, Posterior]:
     """Pull scale and shift of every feature as far as all features advise.
 
-    `unit` is the residual standard deviation of the reference, where no likelihood is known. The
-    result has standard deviations of the posterior in place of standard errors.
+    `unit` is the residual standard deviation of the reference, where no likelihood is known, and
+    features move `together` there, or are independent. The result has standard deviations of the
+    posterior in place of standard errors.
     """
-    known = solution.evidence
+    known, d = solution.evidence, len(unit)
+    number, directions = float(d), None
+    if known is not None:
+        number, directions = known.n_effective, known.directions
+    elif together is not None:
+        number, directions = together.number_of(d), together.directions(d)
     maps = Maps(
         scale=solution.scale[:, None],
         centre=solution.centre[:, None],
@@ -150,9 +159,9 @@ def posterior(solution: Solution, unit: Array) -> tuple[Solution, Posterior]:
         cov_log=np.asarray(solution.se_log_scale)[:, None, None] ** 2,
         cov_image=np.asarray(solution.se_image)[:, None, None] ** 2,
         sd=unit if known is None else known.residual_sd,
-        n_effective=float(len(unit)) if known is None else known.n_effective,
+        n_effective=number,
         dof=None if known is None else known.dof,
-        directions=None if known is None else known.directions,
+        directions=directions,
         n_eff=None if known is None else known.n_eff[:, None],
         profile=None if known is None else known.profile.T[:, None],
     )
