@@ -47,7 +47,6 @@ _NUMBERED = ("agreement", "distribution")
 _SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
 FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
 _INTERVAL = 1.96
-_QUARTILES = ("low", "median", "high")
 _DECADES = 1.0  # of standard deviations that share an axis
 _PAGE = 7.1  # inches: two columns of a journal
 _STYLE = {
@@ -65,8 +64,8 @@ _FIRST = {
     "evaluation": "evaluation : Evaluation or BatchEvaluation\n    What `evaluate` returned.",
     "adapter": "adapter : ConDoAdapter or BatchAdapter\n    A fitted adapter.",
 }
-_OF_SITE = {"reference": "all others, mapped", "query, as recorded": "as recorded"}
-_OF_SITE["query, mapped"] = "mapped"
+_CURVES = ("before", "query, as recorded", BEFORE, "--"), ("after", "query, mapped", AFTER, "-")
+_OF_SITE = {"reference": "all others, mapped", **{one[1]: one[1][7:] for one in _CURVES}}
 _RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
 _Draws = TypeVar("_Draws", bound=Callable[..., Any])
 
@@ -344,20 +343,15 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
         axis.set_title(_literal(name))
         axis.set_yticks([])
         if curves["reference"] is not None:
-            axis.fill_between(grid, curves["reference"], color=REFERENCE, alpha=0.35, lw=0)
-        for key, colour, style in (("before", BEFORE, "--"), ("after", AFTER, "-")):
+            how = {"color": REFERENCE, "alpha": 0.35, "lw": 0, "label": "reference"}
+            axis.fill_between(grid, curves["reference"], **how)
+        for key, label, colour, style in _CURVES:
             if curves[key] is not None:
-                axis.plot(grid, curves[key], color=colour, ls=style)
+                axis.plot(grid, curves[key], color=colour, ls=style, label=label)
         if any(curve is None for curve in curves.values()):
             axis.set_xlabel("too few rows to show all")
-    from matplotlib import lines, patches
-
-    handles = [
-        patches.Patch(color=REFERENCE, alpha=0.35, label="reference"),
-        lines.Line2D([], [], color=BEFORE, ls="--", label="query, as recorded"),
-        lines.Line2D([], [], color=AFTER, label="query, mapped"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    told = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
+    figure.legend([*told.values()], [*told], loc="outside lower center", ncols=3)
     figure.suptitle(_literal(feature), x=0.01, ha="left")
     return figure
 
@@ -430,16 +424,16 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
     for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
         found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
-        low, median, high = (np.array([found[t][k] for t in terms]) for k in _QUARTILES)
+        low, median, high = (
+            np.array([found[t][k] for t in terms]) for k in ("low", "median", "high")
+        )
         place = np.arange(len(terms)) + step
         axis.barh(place, median, 0.32, color=colour, label=when)
         axis.hlines(place, low, high, color="#111827", lw=1)
     _name_rows(axis, terms)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
     axis.set_xlim(left=0)
-    _label(
-        axis, "Partial shares of variance", "share of a feature's variance, each given the others"
-    )
+    _label(axis, "Partial shares of variance", "share of variance, each given the others")
     axis.legend()
     used = len(known.domain)
     note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
