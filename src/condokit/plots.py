@@ -17,6 +17,7 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, listing
+from condokit.data.arrays import NORMAL_95
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
 from condokit.maps.monotone import drawn_curves
@@ -46,7 +47,6 @@ _MOST_NAMED = 12  # sites in a legend
 _NUMBERED = ("agreement", "distribution")
 _SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
 FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
-_INTERVAL = 1.96
 _DECADES = 1.0  # of standard deviations that share an axis
 _PAGE = 7.1  # inches: two columns of a journal
 _STYLE = {
@@ -698,7 +698,7 @@ def _dots(axis: Any, adapter: Any, found: Any, rows: Array, names: Any, neutral:
         colours = dict(zip(map(str, adapter.maps_), _colours(len(adapter.maps_))))
     axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
     for k, (label, (value, error)) in enumerate(zip(_maps(adapter), found)):
-        bars = None if error is None else _INTERVAL * error[rows]
+        bars = None if error is None else NORMAL_95 * error[rows]
         at = np.arange(len(rows)) + 0.6 * ((k + 0.5) / len(found) - 0.5)
         dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
         axis.errorbar(value[rows], at, xerr=bars, **dot)

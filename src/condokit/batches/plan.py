@@ -25,7 +25,7 @@ from condokit.data.study import Study, cell_names
 from condokit.data.subsets import subsample
 
 _UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd
-_MOST_ROWS = 500  # of a batch, among which samples are chosen
+_MOST_CANDIDATES = 500  # of a batch, among which samples are chosen
 _LARGE = 10.0  # errors beyond which nothing is known
 
 
@@ -118,7 +118,7 @@ def _samples(
         there = sorted(b for one, b in moves if one == a)
         free = study.among(a) & (study.bridge < 0)
         rows = np.flatnonzero(free if free.any() else study.among(a))
-        rows = rows[subsample(len(rows), _MOST_ROWS)]
+        rows = rows[subsample(len(rows), _MOST_CANDIDATES)]
         X = np.nan_to_num(study.rows(rows))
         X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
         axis = np.linalg.svd(X, full_matrices=False)[2][0]

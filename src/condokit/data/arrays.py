@@ -8,6 +8,9 @@ import numpy as np
 
 from condokit.checks import SMALLEST, Array, refusal
 
+# of a normal distribution: 95% lie within +- the first, and below the second
+NORMAL_95, ONE_SIDED_95 = 1.96, 1.645
+
 
 @contextmanager
 def computing(what: str) -> Iterator[None]:
@@ -71,6 +74,15 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
             is_independent[j] = True
             basis = np.column_stack([basis, residual / size])
     return is_independent
+
+
+def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
+    """Return the sparse matrix whose product with rows is their sums over groups."""
+    from scipy import sparse  # slow to import, and not needed to apply a map
+
+    n = len(group)
+    entries = (np.ones(n) if weights is None else weights, group, np.arange(n + 1))
+    return sparse.csc_array(entries, shape=(size, n))
 
 
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:

@@ -54,7 +54,7 @@ _FAR = 0.7  # sd
 _MOST_WANTED = 5
 _MOST_STEPS = 200
 _MOST_FEATURES = 15  # up to which it is tried out whether a matrix is determined
-_MOST_ROWS = 5000  # of a domain, for that
+_ROWS_OF_MATRIX = 5000  # of a domain, for that
 _VERDICTS = {
     "go": "Go: the domains can be compared.",
     "go with care": "Go with care: the domains can be compared, with reservations.",
@@ -494,7 +494,7 @@ def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[b
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
     domains = domains if domains.is_whole else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
-    keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
+    keep[subsample_sides(domains.is_query, _ROWS_OF_MATRIX, domains.kept())] = True
     part = replace(domains, keep=keep)
     try:
         is_determined = determines_matrix(part, compare(part, quiet=True), Stratified())

@@ -24,7 +24,7 @@ from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
 from condokit.maps.base import Map
 
-_MOST_ROWS = 5000  # of a domain that are looked at
+_MOST_COMPARED = 5000  # of a domain that are looked at
 _MOST_OF_CURVES = 2500  # rows that curves are fitted to
 _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
@@ -197,12 +197,12 @@ def _even_rows(category: Array) -> Array:
 def _evenly_taken(domains: Study, compared: Array) -> Array:
     """Return at most 5000 of the rows of each domain; one that counts twice is taken twice."""
     if domains.weights is None:
-        return np.sort(subsample_sides(domains.is_query, _MOST_ROWS, compared))
+        return np.sort(subsample_sides(domains.is_query, _MOST_COMPARED, compared))
     taken = []
     for _, side in sides(domains.is_query):
         rows = np.flatnonzero(side & compared)
         upto = np.cumsum(domains.weights[rows])
-        n = max(min(round(upto[-1]), _MOST_ROWS), 1)
+        n = max(min(round(upto[-1]), _MOST_COMPARED), 1)
         taken.append(rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])])
     return np.sort(np.concatenate(taken))
 

@@ -543,7 +543,7 @@ def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement 
         return "worse"
     if error is None or doubts:
         return "cannot tell"
-    if error.gain[0] > 0:
+    if error.is_lowered:
         return "better"
     return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < SMALL else "cannot tell"
 
