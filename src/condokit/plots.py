@@ -40,7 +40,7 @@ __all__ = [
     "site_effects",
     "variance",
 ]
-_MOST_ROWS = 40
+_MOST_BARS = 40
 _MOST_CURVES = 12
 _MOST_PANELS = 6  # side by side
 _MOST_NAMED = 12  # sites in a legend
@@ -176,13 +176,13 @@ def overlap(assessment: Assessment) -> Any:
     'Overlap of the confounders: 0.48'
     """
     sheet, note = assessment.strata, ""
-    names = sheet["rows with"][:_MOST_ROWS]
+    names = sheet["rows with"][:_MOST_BARS]
     if not names:
         raise ValueError("There are no confounders to draw.")
     figure, (axis,) = _figure(7, 1.2 + 0.42 * len(names))
     for side, colour, step in (("query", BEFORE, -0.2), ("reference", REFERENCE, 0.2)):
         place = np.arange(len(names)) + step
-        counts, total = sheet[f"n_{side}"][:_MOST_ROWS], getattr(assessment, f"n_{side}")
+        counts, total = sheet[f"n_{side}"][:_MOST_BARS], getattr(assessment, f"n_{side}")
         sizes, hidden = (np.array(x) for x in zip(*map(size_of, counts)))
         share = sizes / max(total, 1)
         axis.barh(place, np.where(hidden, 0, share), 0.38, color=colour, label=side)
@@ -215,7 +215,7 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     found = {label: one for label, one in every.items() if label in worst}
     shown, sheets = list(found), [one.features for one in found.values()]
     sizes = np.abs([[sheet[f"shift_{name}"] for name in ("before", "after")] for sheet in sheets])
-    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_ROWS]
+    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_BARS]
     wide = 7 if len(shown) == 1 else 2.4 + 1.9 * len(shown)
     how = {"sharey": True, "sharex": True}
     figure, axes = _figure(wide, 1.4 + 0.18 * len(rows), len(shown), **how)
@@ -420,7 +420,7 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     ['site', 'seizure', 'residual']
     """
     known = _pictured(evaluation)
-    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_ROWS]
+    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_BARS]
     figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
     for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
         found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
@@ -683,7 +683,7 @@ def _colours(n: int) -> list[Any]:
 
 def _largest(size: Array, n_sites: int) -> Array:
     """Return the features that are drawn, so that a figure of all sites fits a page."""
-    most = max(min(_MOST_ROWS, 4 * _MOST_ROWS // n_sites), 5)
+    most = max(min(_MOST_BARS, 4 * _MOST_BARS // n_sites), 5)
     return np.sort(np.argsort(-size, kind="stable")[:most])
 
 
