@@ -446,14 +446,14 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
 def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = None) -> Any:
     """Draw features against a continuous confounder by site, before and after the maps.
 
+    Means of bins with equal numbers of rows, of the most shifted features.
+
     Parameters
     ----------
     evaluation : Evaluation or BatchEvaluation
         What `evaluate` returned.
     confounder : str or None, default=None
         The confounder; None is the first continuous one.
-
-    Means of bins with equal numbers of rows, of the most shifted features.
 
     Examples
     --------
