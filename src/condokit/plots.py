@@ -16,7 +16,7 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import listing
+from condokit.checks import Array, listing
 from condokit.data.arrays import NORMAL_95
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
@@ -47,7 +47,6 @@ _MOST_NAMED = 12  # sites in a legend
 _NUMBERED = ("agreement", "distribution")
 _SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
 FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
-_QUARTILES = ("low", "median", "high")
 _DECADES = 1.0  # of standard deviations that share an axis
 _PAGE = 7.1  # inches: two columns of a journal
 _STYLE = {
@@ -65,8 +64,8 @@ _FIRST = {
     "evaluation": "evaluation : Evaluation or BatchEvaluation\n    What `evaluate` returned.",
     "adapter": "adapter : ConDoAdapter or BatchAdapter\n    A fitted adapter.",
 }
-_OF_SITE = {"reference": "all others, mapped", "query, as recorded": "as recorded"}
-_OF_SITE["query, mapped"] = "mapped"
+_CURVES = ("before", "query, as recorded", BEFORE, "--"), ("after", "query, mapped", AFTER, "-")
+_OF_SITE = {"reference": "all others, mapped", **{one[1]: one[1][7:] for one in _CURVES}}
 _RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
 _Draws = TypeVar("_Draws", bound=Callable[..., Any])
 
@@ -260,14 +259,9 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     if any(affine.kind != "diagonal" for affine, _ in maps.values()):
         raise ValueError("Only diagonal maps have one scale and one offset for every feature.")
     names = next(iter(maps.values()))[0].get_feature_names_out()
-    scales = np.array([affine.scale for affine, _ in maps.values()])
-    rows = np.arange(len(names))
-    if len(names) > (most := _most_rows(len(maps))):
-        largest = np.abs(np.log(np.abs(scales))).max(axis=0)
-        rows = np.sort(np.argsort(-largest)[:most])
-    step = min(0.15 + 0.05 * (len(maps) - 1), 0.6)
-    figure, axes = _figure(9, 1.2 + step * len(rows), 2, sharey=True)
-    colours, place = _site_colours(adapter), np.arange(len(rows))
+    size = np.abs(np.log(np.abs([affine.scale for affine, _ in maps.values()]))).max(axis=0)
+    rows = _largest(size, len(maps))
+    figure, axes = _figure(_PAGE, 1.2 + _step(len(maps)) * len(rows), 2, sharey=True)
     origin, per, unit = next(iter(maps.values()))[0].fitted_on, np.ones(len(names)), "units"
     if origin is not None and len(_of_one_size(origin.sd, rows)) > 1:  # no axis suits all of them
         per, unit = np.where(origin.sd > 0, origin.sd, 1.0), "standard deviations"
@@ -275,16 +269,10 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
         (axes[0], "scale", 1.0, "times the query's value", per * 0 + 1),
         (axes[1], "offset", 0.0, f"in {unit} of the feature", per),
     ):
-        axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
-        for k, (label, (affine, errors)) in enumerate(maps.items()):
-            bars = None if errors is None else (NORMAL_95 * getattr(errors, key) / size)[rows]
-            at = place + _dodge(k, len(maps))
-            dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
-            axis.errorbar((getattr(affine, key) / size)[rows], at, xerr=bars, **dot)
+        found = [[None if x is None else getattr(x, key) / size for x in m] for m in maps.values()]
+        _dots(axis, adapter, found, rows, names, neutral)
         _label(axis, key, below)
-    _name_rows(axes[0], [names[i] for i in rows])
-    if len(maps) > 1:
-        _legend(figure, axes[0], len(maps))
+    _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
         text = f"{len(rows)} of {len(names)} features, those of the largest and smallest scales"
         figure.suptitle(text, x=0.01, ha="left")
@@ -313,10 +301,7 @@ def map_curves(adapter: ConDoAdapter) -> Any:
     if curves.kind != "monotone":
         raise ValueError("Only a map of the kind 'monotone' has curves.")
     drawn = drawn_curves(curves, adapter.errors_, adapter.report_.get("bent"), _MOST_CURVES)
-    rows = -(-len(drawn) // 4)
-    figure, axes = _figure(
-        min(4, len(drawn)) * 2.6 + 0.6, 2.6 * rows, min(4, len(drawn)), rows=rows
-    )
+    figure, axes = _panels(len(drawn), 4, 2.4, 2.2)
     for axis, one in zip(axes, drawn):
         x, y = np.array(one["x"]), np.array(one["y"])
         axis.axline((x[0], x[0]), slope=1, color=REFERENCE, ls=":", lw=1)
@@ -325,8 +310,6 @@ def map_curves(adapter: ConDoAdapter) -> Any:
         axis.plot(x, y, color=AFTER)
         axis.set_ylim(min(y[0], x[0]), max(y[-1], x[-1]))
         _label(axis, _literal(one["feature"]), "query")
-    for axis in axes[len(drawn) :]:
-        axis.set_visible(False)
     axes[0].set_ylabel("mapped")
     return figure
 
@@ -355,28 +338,20 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     known = evaluation.densities
     feature = _one_of(known, feature)
     grid, strata = known[feature]["grid"], known[feature]["strata"]
-    n, rows = min(len(strata), 3), -(-len(strata) // 3)
-    figure, axes = _figure(1 + 2.2 * n, 0.8 + 2.1 * rows, n, rows=rows)
-    for axis in axes[len(strata) :]:
-        axis.set_visible(False)
+    figure, axes = _panels(len(strata), 3, 2.2, 2.2)
     for axis, (name, curves) in zip(axes, strata.items()):
         axis.set_title(_literal(name))
         axis.set_yticks([])
         if curves["reference"] is not None:
-            axis.fill_between(grid, curves["reference"], color=REFERENCE, alpha=0.35, lw=0)
-        for key, colour, style in (("before", BEFORE, "--"), ("after", AFTER, "-")):
+            how = {"color": REFERENCE, "alpha": 0.35, "lw": 0, "label": "reference"}
+            axis.fill_between(grid, curves["reference"], **how)
+        for key, label, colour, style in _CURVES:
             if curves[key] is not None:
-                axis.plot(grid, curves[key], color=colour, ls=style)
+                axis.plot(grid, curves[key], color=colour, ls=style, label=label)
         if any(curve is None for curve in curves.values()):
             axis.set_xlabel("too few rows to show all")
-    from matplotlib import lines, patches
-
-    handles = [
-        patches.Patch(color=REFERENCE, alpha=0.35, label="reference"),
-        lines.Line2D([], [], color=BEFORE, ls="--", label="query, as recorded"),
-        lines.Line2D([], [], color=AFTER, label="query, mapped"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    told = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
+    figure.legend([*told.values()], [*told], loc="outside lower center", ncols=3)
     figure.suptitle(_literal(feature), x=0.01, ha="left")
     return figure
 
@@ -449,16 +424,16 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
     for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
         found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
-        low, median, high = (np.array([found[t][k] for t in terms]) for k in _QUARTILES)
+        low, median, high = (
+            np.array([found[t][k] for t in terms]) for k in ("low", "median", "high")
+        )
         place = np.arange(len(terms)) + step
         axis.barh(place, median, 0.32, color=colour, label=when)
         axis.hlines(place, low, high, color="#111827", lw=1)
     _name_rows(axis, terms)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
     axis.set_xlim(left=0)
-    _label(
-        axis, "Partial shares of variance", "share of a feature's variance, each given the others"
-    )
+    _label(axis, "Partial shares of variance", "share of variance, each given the others")
     axis.legend()
     used = len(known.domain)
     note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
@@ -471,14 +446,14 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
 def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = None) -> Any:
     """Draw features against a continuous confounder by site, before and after the maps.
 
+    Means of bins with equal numbers of rows, of the most shifted features.
+
     Parameters
     ----------
     evaluation : Evaluation or BatchEvaluation
         What `evaluate` returned.
     confounder : str or None, default=None
         The confounder; None is the first continuous one.
-
-    Means of bins with equal numbers of rows, of the most shifted features.
 
     Examples
     --------
@@ -535,11 +510,8 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
     shown = known.confounders[:_MOST_PANELS]
     if not shown:
         raise ValueError("There are no confounders to draw.")
-    n, across = len(known.labels), min(len(shown), 3)
-    rows = -(-len(shown) // across)
-    figure, axes = _figure(
-        1 + 2.8 * max(across, 1.5), rows * (1.2 + 0.2 * n), across, rows=rows, sharey=True
-    )
+    n = len(known.labels)
+    figure, axes = _panels(len(shown), 3, 2.8, 1.2 + 0.2 * n, sharey=True)
     black = {"medianprops": {"color": "#111827"}, "showfliers": False, "whis": (5, 95)}
     for axis, c in zip(axes, shown):
         axis.set_title(_literal(c.name))
@@ -558,8 +530,6 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
         if len(levels) <= _MOST_NAMED:
             below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 1}
             axis.legend(ncols=3, borderaxespad=2.5, **below)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     _name_rows(axes[0], known.labels)
     note = "Boxes: quartiles, whiskers: 5 to 95%"
     note += _left(known.n_rows - len(known.domain), "rows")
@@ -597,27 +567,16 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
         found.append(((one(mean) - mean)[0], error))
     sd = np.nanmean([one.fitted_on.sd for one, _ in maps.values()], axis=0)
     size = np.max([np.abs(change) for change, _ in found], axis=0) / np.where(sd > 0, sd, 1.0)
-    most = _most_rows(len(maps))
-    rows = np.sort(np.argsort(-np.nan_to_num(size), kind="stable")[:most])
+    rows = _largest(np.nan_to_num(size), len(maps))
     panels = _of_one_size(sd, rows)
-    step = min(0.15 + 0.05 * (len(maps) - 1), 0.6)
-    heights = [1 + step * len(panel) for panel in panels]
-    figure, axes = _figure(
-        7, 0.9 + sum(heights), rows=len(panels), gridspec_kw={"height_ratios": heights}
-    )
-    colours = _site_colours(adapter)
+    heights = [1 + _step(len(maps)) * len(panel) for panel in panels]
+    ratios = {"height_ratios": heights}
+    figure, axes = _figure(_PAGE, 0.9 + sum(heights), rows=len(panels), gridspec_kw=ratios)
     for axis, panel in zip(axes, panels):
-        axis.axvline(0, color=REFERENCE, ls=":", lw=1)
-        for k, (label, (change, error)) in enumerate(zip(maps, found)):
-            bars = None if error is None else NORMAL_95 * error[panel]
-            at = np.arange(len(panel)) + _dodge(k, len(maps))
-            dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
-            axis.errorbar(change[panel], at, xerr=bars, **dot)
-        _name_rows(axis, [names[j] for j in panel])
+        _dots(axis, adapter, found, panel, names, 0.0)
     _label(axes[0], "Change at the mean of a site", "")
     axes[-1].set_xlabel("what the map adds, in units of the feature, with 95% intervals")
-    if len(maps) > 1:
-        _legend(figure, axes[0], len(maps))
+    _legend(figure, axes[0], len(maps))
     if len(rows) < len(names):
         text = f"The {len(rows)} largest changes in sd{_left(len(names) - len(rows), 'features')}."
         _note(figure, text, top=True)
@@ -699,6 +658,16 @@ def _figure(
     return figure, axes.ravel()
 
 
+def _panels(n: int, most: int, wide: float, high: float, **options: Any) -> tuple[Any, Any]:
+    """Return a figure of n panels of a size, with some of them side by side."""
+    across = min(n, most)
+    rows = -(-n // across)
+    figure, axes = _figure(across * wide + 1, rows * high, across, rows=rows, **options)
+    for axis in axes[n:]:
+        axis.set_visible(False)
+    return figure, axes
+
+
 def _pictured(evaluation: Evaluation | BatchEvaluation) -> Pictures:
     if evaluation.pictures is None:
         raise ValueError("No rows are known of which a figure could be drawn.")
@@ -712,28 +681,36 @@ def _colours(n: int) -> list[Any]:
     return [pyplot().get_cmap("turbo")(k / (n - 1)) for k in range(n)]
 
 
-def _most_rows(n_sites: int) -> int:
-    """Return how many features are drawn, so that a figure of all sites fits a page."""
-    return max(min(_MOST_BARS, 4 * _MOST_BARS // n_sites), 5)
+def _largest(size: Array, n_sites: int) -> Array:
+    """Return the features that are drawn, so that a figure of all sites fits a page."""
+    most = max(min(_MOST_BARS, 4 * _MOST_BARS // n_sites), 5)
+    return np.sort(np.argsort(-size, kind="stable")[:most])
 
 
-def _site_colours(adapter: Any) -> dict[str, Any]:
-    """Return the colour of every site, the same in all figures; of a single map its own."""
-    if not isinstance(adapter, BatchAdapter):
-        return {"": AFTER}
-    return dict(zip(map(str, adapter.maps_), _colours(len(adapter.maps_))))
+def _step(n_sites: int) -> float:
+    return min(0.1 + 0.05 * n_sites, 0.6)
 
 
-def _dodge(k: int, n: int) -> float:
-    return 0.6 * ((k + 0.5) / n - 0.5)
+def _dots(axis: Any, adapter: Any, found: Any, rows: Array, names: Any, neutral: float) -> None:
+    """Draw numbers of features of every site, each in its colour, with intervals if known."""
+    colours: dict[str, Any] = {"": AFTER}
+    if isinstance(adapter, BatchAdapter):
+        colours = dict(zip(map(str, adapter.maps_), _colours(len(adapter.maps_))))
+    axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
+    for k, (label, (value, error)) in enumerate(zip(_maps(adapter), found)):
+        bars = None if error is None else NORMAL_95 * error[rows]
+        at = np.arange(len(rows)) + 0.6 * ((k + 0.5) / len(found) - 0.5)
+        dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
+        axis.errorbar(value[rows], at, xerr=bars, **dot)
+    _name_rows(axis, [names[j] for j in rows])
 
 
 def _legend(figure: Any, axis: Any, n: int) -> None:
-    """Name sites below all panels, if there are not too many of them."""
+    """Name sites below all panels, if there are several, and not too many of them."""
     if n > 3 * _MOST_NAMED:
         text = f"{n} sites, from blue to red in the order of the report"
         figure.legend([], [], title=text, loc="outside lower center")
-    else:
+    elif n > 1:
         how = {"loc": "outside lower center", "ncols": min(n, 6)}
         figure.legend(*axis.get_legend_handles_labels(), **how)
 

@@ -329,3 +329,27 @@ def test_spread_of_small_strata_is_not_biased_by_few_rows_or_missing_values(shar
     found = evaluate(same, X, domain=domain, confounders={"stratum": z}, n_permutations=39)
     # before: 0.87 without missing values, 0.53 with
     assert np.exp(np.mean(np.log(found.features["sd_ratio_before"]))) == pytest.approx(1, abs=0.06)
+
+
+def test_labels_of_models_in_two_tables(rng):
+    """A column of both, or an array of all rows: the same as one table."""
+    frame = two_domains(rng, 60, 2).assign(y=rng.normal(size=120))
+    new, old = (
+        frame[frame["domain"] == side].drop(columns="domain") for side in ("query", "reference")
+    )
+    both = pd.concat([new, old])
+    adapter = ConDoAdapter().fit_pair(new, old, confounders=["sick"], features=["x0", "x1"])
+    models, how = LinearRegression().fit(old[["x0", "x1"]], old["y"]), {"n_permutations": 39}
+    named, given = (
+        evaluate(adapter, new, old, models=models, labels=labels, **how).predictions
+        for labels in ("y", both["y"].to_numpy())
+    )
+    domain = np.repeat(["query", "reference"], [len(new), len(old)])
+    one = evaluate(
+        adapter, both, domain=domain, confounders=["sick"], models=models, labels="y", **how
+    ).predictions
+    for other in (given, one):
+        for name in ("RMSEP", "bias", "SEP"):
+            assert named[name] == pytest.approx(other[name])
+    with pytest.raises(ValueError, match="120 values"):
+        evaluate(adapter, new, old, models=models, labels=[1.0], **how)

@@ -83,7 +83,7 @@ class MapsOfBatches:
         column = batch or dict(adapter.provenance_).get("column")
         if column is None:
             text = "Name the column of the batches with --batch, or the batch of all rows with "
-            raise click.UsageError(f"{text}--batch-label.")
+            raise click.UsageError(f"{text}--batch-label: {listing(adapter.maps_, 12)}.")
         self.column: str = column
         self.maps = {k: one.inverse() if inverse else one for k, one in adapter.maps_.items()}
         self.known = {str(label): label for label in self.maps}

@@ -264,7 +264,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     findings = gravest_first([*told, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     labelled = asked.models, asked.labels
-    sheets = model_sheets(*labelled, rows, strata, domains.tables[0], asked.min_cell)
+    sheets = model_sheets(*labelled, rows, strata, domains.tables, asked.min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[: known.n_drawn]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     evaluation = Evaluation(

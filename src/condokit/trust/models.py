@@ -1,6 +1,6 @@
 """Models that cannot be retrained: what they say of each stratum, before and after a map."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,12 @@ class _Outputs:
 
 
 def model_sheets(
-    models: Any, labels: Any, rows: ComparableRows, strata: list[str], table: Table, min_cell: int
+    models: Any,
+    labels: Any,
+    rows: ComparableRows,
+    strata: list[str],
+    tables: Sequence[Table],
+    min_cell: int,
 ) -> tuple[Sheet, Sheet, Sheet]:
     """Return outputs of frozen models by stratum, their calibration, and errors of predictions."""
     if models is None:
@@ -42,14 +47,18 @@ def model_sheets(
         labels = {} if labels is None else dict.fromkeys(models, labels)
     if strange := [name for name in labels if name not in models]:
         raise ValueError(f"'labels' names {listing(strange)}, which is not among the models.")
-    outputs = [_outputs(name, m, labels.get(name), rows, table) for name, m in models.items()]
+    outputs = [_outputs(name, m, labels.get(name), rows, tables) for name, m in models.items()]
     by_stratum = _by_stratum(outputs, strata, rows, bool(labels), min_cell)
     names = ("model", "version", "predicted", "true", "n_rows")
     calibration = Sheet.of_rows(_calibration(outputs, rows, min_cell), names)
     return Sheet.of_rows(by_stratum), calibration, Sheet.of_rows(_errors(outputs, rows, min_cell))
 
 
-def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
+def _outputs(
+    name: str, model: Any, labels: Any, rows: ComparableRows, tables: Sequence[Table]
+) -> _Outputs:
+    table = tables[0]
+
     def predicted(X: Any) -> tuple[Array, str]:
         if table.columns is not None and hasattr(model, "feature_names_in_"):  # as it was trained
             columns = {name: X[:, j] for j, name in enumerate(table.labels)}
@@ -60,9 +69,19 @@ def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Ta
         (before, kind), (after, _) = predicted(rows.before), predicted(rows.after)
     truth = np.full(len(before), np.nan)
     if labels is not None:
-        values = np.asarray(column_values(table, "labels", labels))[rows.row_number]
+        values = _of_all_rows(tables, labels)[rows.row_number]
         truth = _true_values(name, values, list(getattr(model, "classes_", [])))
     return _Outputs(name, kind, before, after, truth)
+
+
+def _of_all_rows(tables: Sequence[Table], labels: Any) -> Array:
+    """Return labels of all rows, of one table or of two below each other."""
+    if len(tables) == 1 or isinstance(labels, str):
+        return np.concatenate([np.asarray(column_values(t, "labels", labels)) for t in tables])
+    values, n = np.asarray(labels), sum(t.n_rows for t in tables)
+    if len(values) != n:
+        raise ValueError(f"'labels' must have {n} values, of X and of X_reference below it.")
+    return values
 
 
 def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
