@@ -38,11 +38,17 @@ TWICE = 4  # simulations that are run twice, for the noise of draws
 LONG = {"epochs": 100, "learning_rate": 0.01}
 KL, MMD, OT, CONDO_MMD = "ConDo Gaussian KLD", "MMD", "Gaussian OT", "ConDo MMD"
 METHODS = (OT, MMD, KL, CONDO_MMD)
+OPEN = "not explained"
+FORESTS = "not explained; forests and matching are another implementation"
 REASONS = {
     ("ansur", KL): "stopped after ten steps, of another implementation: a step more changes more",
-    ("categorical1d", CONDO_MMD): "nearer to the truth than published; not explained",
+    ("categorical1d", CONDO_MMD): OPEN,
+    ("continuous1d", CONDO_MMD): OPEN,
+    ("continuous1d", MMD): OPEN,
+    ("continuous1d", KL): FORESTS,
+    ("split", KL): FORESTS,
 }
-BY_CHANCE = "not explained; one number in twenty is outside by chance"
+BY_CHANCE = "one number in twenty is outside by chance"
 
 
 def fit(method, problem, family, seed, **descent):

@@ -110,7 +110,8 @@ def least_bold(numbers: Sequence[float], digits: int = 3) -> list[str]:
 def span(numbers: Iterable[float], digits: int = 2) -> str:
     """Return the least and the largest of some numbers."""
     known = sorted(numbers)
-    return f"{shown(known[0], digits)} to {shown(known[-1], digits)}"
+    ends = shown(known[0], digits), shown(known[-1], digits)
+    return " to ".join(dict.fromkeys(ends))
 
 
 # --------------------------------------------------------------------------- what pages quote
@@ -521,10 +522,14 @@ def published_table() -> str:
 
 
 def published_outside() -> str:
-    """Return the published numbers that are outside their noise, and why."""
-    columns = ("experiment", "cell", "method", "metric", "published", "here", "margin", "why")
-    outside = [row for row in rows_of(PUBLISHED) if row["verdict"] == "outside"]
-    return table(columns, [[row[name] for name in columns] for row in outside])
+    """Return how far numbers outside their noise are from those published, and why."""
+    rows = [row for row in rows_of(PUBLISHED) if row["verdict"] == "outside"]
+    lines = []
+    for key in dict.fromkeys((row["experiment"], row["method"], row["why"]) for row in rows):
+        known = [r for r in rows if (r["experiment"], r["method"], r["why"]) == key]
+        ratios = sorted(float(r["here"]) / float(r["published"]) for r in known)
+        lines.append((*key[:2], str(len(known)), shown(median(ratios)), span(ratios), key[2]))
+    return table(("experiment", "method", "outside", "here / published", "range", "why"), lines)
 
 
 def cost(method: str, of: str, what: str = "exponent") -> str:
