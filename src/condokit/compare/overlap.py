@@ -15,7 +15,7 @@ from condokit.data.covariates import Covariates
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import folds
 
-_MOST_ROWS = 5000  # that tell how domains differ
+_ROWS_OF_OVERLAP = 5000  # that tell how domains differ
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
 _MOST_STEPS = 30
@@ -219,8 +219,8 @@ def _from_propensity(
 ) -> tuple[float, list[float]]:
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_rows = [side.sum() for _, side in sides(is_query)]
-    if len(is_query) > _MOST_ROWS:
-        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
+    if len(is_query) > _ROWS_OF_OVERLAP:
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []
@@ -252,7 +252,7 @@ def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
         total, own = (np.bincount(covariates.category, w) for w in (weights, weights * y))
         e = (own / np.maximum(total, 1e-300))[covariates.category]
     else:
-        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
         some, y, weights = covariates.take(kept), y[kept], weights[kept]
         _, best = _cross_fitted(some, is_query[kept])
         basis = Basis(some, 8, directions(some, (y - y.mean())[:, None]))

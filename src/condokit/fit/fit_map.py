@@ -35,8 +35,8 @@ from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.fit.errors import (
-    Fitted,
     Later,
+    SolvedMap,
     low_rank_errors,
     matrix_errors,
     moment_errors,
@@ -289,7 +289,7 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
-        fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
+        fitted = SolvedMap(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
     return solution, facts, errors
 
@@ -446,7 +446,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any() and domains.is_whole:
-        fitted = Fitted(divergence, recipe.family, solution, shrunk, kept)
+        fitted = SolvedMap(divergence, recipe.family, solution, shrunk, kept)
         errors = matrix_errors(fitted, domains, comparison, recipe.conditional, pair)
     return shrunk, facts, errors
 
@@ -503,7 +503,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
-        fitted = Fitted(divergence, family, solution, shrunk, kept)
+        fitted = SolvedMap(divergence, family, solution, shrunk, kept)
         errors = sample_errors(fitted, samples.of(kept))
     return shrunk, facts, errors
 
@@ -553,7 +553,7 @@ def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     left[kept], right[kept] = share * np.asarray(solution.left), solution.right
     shrunk = replace(shrunk, left=left, right=right)
     if recipe.finds_errors:
-        fitted = Fitted(recipe.divergence, recipe.family, solution, shrunk, kept)
+        fitted = SolvedMap(recipe.divergence, recipe.family, solution, shrunk, kept)
         errors = low_rank_errors(fitted, factors)
     return shrunk, facts, errors
 

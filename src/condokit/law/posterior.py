@@ -211,7 +211,7 @@ def _round(
     for b in range(shifts.n_devices):
         exact = None
         if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
-            exact = _Profile(maps, b)
+            exact = _ScaleProfile(maps, b)
         pair = shifts.level(b, share), scales.level(b, share, exact)
         shift, scale = (np.r_[0.0, level.log_evidence] for level in pair)
         log = np.log(np.maximum(prior[b], 1e-300)) + shift[:, None] + scale
@@ -353,7 +353,7 @@ class _Effects:
         """Return which features of a device are pulled."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(self, b: int, share: float, exact: "_Profile | None" = None) -> _Level:
+    def level(self, b: int, share: float, exact: "_ScaleProfile | None" = None) -> _Level:
         """Return what is found of a device's effects, over how many of its features have any."""
         at, n_sizes = self.at(b), len(self.sizes.sd)
         moments = np.zeros((3, len(self.d), n_sizes))
@@ -474,7 +474,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True)
-class _Profile:
+class _ScaleProfile:
     """The profile likelihood of the log-scales of a device."""
 
     maps: Maps
