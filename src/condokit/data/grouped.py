@@ -289,9 +289,16 @@ class GroupedScatter:
     ) -> None:
         """Add rows, given the results of `_differences`."""
         shift = members @ difference / count[:, None]
-        order = np.argsort(members.indices, kind="stable")
-        first = np.flatnonzero(np.diff(members.indices[order], prepend=-1))
-        scatter = _scatters(difference[order], members.data[order], first, shift)
+        group, weights = members.indices, members.data
+        if (np.diff(group) < 0).any():
+            # few numbers are sorted in one pass
+            kind = np.uint16 if len(present) < 1 << 16 else group.dtype
+            order = np.argsort(group.astype(kind), kind="stable")
+            group, weights, difference = group[order], weights[order], difference[order]
+        else:
+            difference = difference.copy()
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        scatter = _scatters(difference, weights, first, shift)
         self._add(present, count, origin + shift, scatter)
 
     def merge(self, other: "GroupedScatter", place: Array | None = None) -> None:

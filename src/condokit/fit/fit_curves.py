@@ -178,7 +178,7 @@ class _Dependence:
         if at.Z.shape[1] or rows.groups is not None:
             law = line.law.get("chosen")
             if law is None:
-                law = law_of(rows, rows.values(), self.fixed, discrete).choice
+                law = law_of(rows, rows.values(), self.fixed, discrete)
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
             if noise.empty:  # perhaps of some of the rows alone

@@ -45,7 +45,7 @@ from condokit.fit.errors import (
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
 from condokit.fit.shrinkage import shrink
-from condokit.fit.ties import has_ties
+from condokit.fit.ties import has_ties, warn_constant
 from condokit.law.estimate import together_of
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
@@ -159,9 +159,8 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         complete_counts(domains),
         **facts,
     )
-    straight = recipe.family.form == "diagonal" and domains.gaps is None
-    found_with = (comparison, solution) if straight and domains.is_whole else None
-    return Fit(found_map, errors, support, comparison.overlap, report, found_with)
+    straight = (comparison, solution) if domains.is_whole and domains.gaps is None else None
+    return Fit(found_map, errors, support, comparison.overlap, report, straight)
 
 
 def _is_cheaper_in_blocks(domains: Study, recipe: Recipe) -> bool:
@@ -221,10 +220,7 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
 
 
 def likely_curves(
-    domains: Study,
-    recipe: Recipe,
-    line: Any,
-    straight: tuple[Comparison, Solution] | None = None,
+    domains: Study, recipe: Recipe, line: Any, straight: tuple[Comparison, Solution] | None = None
 ) -> tuple[Array, Curves] | None:
     """Return features that are likely not straight as a line is, with curves; None if none is.
 
@@ -283,7 +279,7 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
         unit, flat = summary.spread, summary.flat
     plain = _counting_subjects(plain, unit, domains, comparison)
     if recipe.family.has_scale:
-        _warn_constant(table, flat)
+        warn_constant(table, flat)
     together = None
     if plain.evidence is None and not domains.confounders and domains.gaps is None:
         together = together_of(Rows.read(domains, comparison, recipe.family.has_scale))
@@ -427,7 +423,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
             "the search starts. Use {@divergence='ot'}, or compare given a confounder.",
         )
     some, kept = without_constant(pair)
-    _warn_constant(domains.tables[0], ~kept)
+    warn_constant(domains.tables[0], ~kept)
     start, facts = pair.means_only(), {}
     if kept.any():
         unit = np.ones(some.n_features)
@@ -497,7 +493,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
         )
     moments = as_moments(samples)
     kept = ~moments.flat
-    _warn_constant(domains.tables[0], ~kept)
+    warn_constant(domains.tables[0], ~kept)
     A = np.ones(len(kept)) if family.form == "diagonal" else np.eye(len(kept))
     b = samples.weights @ (moments.reference.mean - moments.query.mean)
     start, facts = (A, b * family.has_offset), {}
@@ -530,7 +526,7 @@ def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     if fewest >= len(comparison.support.weights) + 8 and d > rank + 1:
         moments = _moments(domains, recipe, comparison)
         kept = ~moments.flat
-        _warn_constant(domains.tables[0], ~kept)
+        warn_constant(domains.tables[0], ~kept)
     if moments is None or kept.sum() <= rank + 1:
         warn(
             "few-rows-for-low-rank",
@@ -583,16 +579,6 @@ def determines_matrix(domains: Study, comparison: Comparison, conditional: Condi
         return False
     solution = ReverseKL().solve(Affine(n_starts=2), some)
     return bool(solution.curvature * comparison.fewest_rows >= _DETERMINED)
-
-
-def _warn_constant(table: Table, flat: Array) -> None:
-    """Name the features that are constant within strata, if there are any."""
-    if flat.any():
-        warn(
-            "constant-features",
-            "Constant or nearly so within strata in a domain, so only shifted: {names}.",
-            names=listing(table.names_of(flat)),
-        )
 
 
 def _towards_identity(A: Array, b: Array, recipe: Recipe) -> Solution:

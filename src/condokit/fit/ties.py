@@ -1,9 +1,10 @@
-"""Features with so many equal values that no matrix can be learned of them."""
+"""Features of equal values: so many that no matrix can be learned of them, or all."""
 
 import numpy as np
 
 from condokit.checks import Array, listing, warn
 from condokit.data.study import Study
+from condokit.data.tables import Table
 from condokit.law.estimate import Discrete
 
 
@@ -29,3 +30,13 @@ def has_ties(domains: Study) -> bool:
         names = listing(domains.tables[0].names_of(tied))
         warn("ties-for-matrix", text, names=names)
     return bool(tied.any())
+
+
+def warn_constant(table: Table, flat: Array) -> None:
+    """Name the features that are constant within strata, if there are any."""
+    if flat.any():
+        warn(
+            "constant-features",
+            "Constant or nearly so within strata in a domain, so only shifted: {names}.",
+            names=listing(table.names_of(flat)),
+        )

@@ -257,7 +257,7 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     own = fixed, may_tail, may_vary, law.n_effective
     at = law.with_ratios(law.stacked(X, known), fixed)
     maps, _ = _estimates(at, *own)
-    facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.choice}
+    facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.without_rows()}
     return _in_units(maps, rows, fixed, discrete, law.together, facts)
 
 
@@ -436,16 +436,6 @@ def choose_law(
     return law
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What mean and variance of features depend on."""
-
-    frame: Frame
-    design: Design
-    noise: NoiseModel
-    n_effective: float
-
-
 class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
@@ -466,10 +456,10 @@ class Law:
         variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
         return {"mean": [block.name for block in self.design.blocks], "variance": variance}
 
-    @property
-    def choice(self) -> Choice:
-        """What was chosen, without the rows that chose it."""
-        return Choice(self.frame, self.design, self.noise, self.n_effective)
+    def without_rows(self) -> "Law":
+        """Drop the values that chose it."""
+        self.X, self.precision, self.blocks = np.empty((0, 0)), np.empty(0), {}
+        return self
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""

@@ -85,7 +85,8 @@ def parcels(
             unit[rows] = rng.permutation(len(rows)) % most
     crossed = cell[used].astype(np.int64) * most + unit[used]
     parcel = np.full(len(cell), -1, dtype=np.int64)
-    distinct, parcel[used] = np.unique(crossed, return_inverse=True)
+    there = np.bincount(crossed) > 0
+    distinct, parcel[used] = np.flatnonzero(there), (np.cumsum(there) - 1)[crossed]
     cell_of_parcel, number = np.divmod(distinct, most)
     if domains.weights is None or domains.groups is not None:
         return parcel, Parcels(number, cell_of_parcel, n_values, domains.groups is not None)
