@@ -87,6 +87,8 @@ RESULTS_OF = {
             "errors": ("errors.csv",),
             "curves": ("CURVES.md",),
             "hidden": ("HIDDEN.md",),
+            "cells": ("published.csv",),
+            "paper_cost": ("paper_cost.csv",),
         }.items()
     },
     "instruments": Result(
@@ -106,6 +108,12 @@ RESULTS_OF = {
     "bench": Result(
         "benchmarks/page.py", ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl")
     ),
+    **{
+        f"bench-{name}": Result(
+            f"benchmarks/{name}.py", (f"benchmarks/results/{name}.txt",), prints=True
+        )
+        for name in ("matrices", "samples", "trust", "batches", "start")
+    },
 }
 
 
@@ -136,12 +144,9 @@ def facts(result: Result, seconds: float, modules: list[str]) -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     return {
         "command": " ".join(["python", *result.command()[1:]]),
-        "commit": commit or "unknown",
+        "commit": commit_of(modules),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "seconds": round(seconds),
         "code": digest(modules),
@@ -149,6 +154,17 @@ def facts(result: Result, seconds: float, modules: list[str]) -> dict[str, Any]:
         "versions": versions,
         "files": list(result.files),
     }
+
+
+def commit_of(modules: list[str]) -> str:
+    """Return the present commit, marked if some of these files are not as it has them."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit}-dirty" if git("status", "--porcelain", "--", *modules) else commit
 
 
 def read_record() -> dict[str, dict[str, Any]]:
@@ -232,6 +248,7 @@ def main(names: tuple[str, ...], quick: bool, check: bool) -> None:
         if done is None:
             failed.append(name)
         elif not quick:  # kept one by one, so that an interrupted run goes on where it stopped
+            record = read_record()  # of others that run at the same time
             record[name] = facts(RESULTS_OF[name], *done)
             RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             write_page(record)

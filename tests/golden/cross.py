@@ -138,7 +138,13 @@ def record(cell, door):
 
 
 def differences(one, other, tolerance, at=""):
-    """Yield the places at which two records differ, numbers by more than a relative tolerance."""
+    """Yield the places at which two records differ, numbers by more than a relative tolerance.
+
+    Expected errors of a site may differ by .002: those of matrices are found by resampling, and
+    where two starts of a search are as good, rounding on another machine decides.
+    """
+    if at.endswith(("/error_before", "/error_after")):
+        tolerance = max(tolerance, 2e-3)
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other}):
             yield from differences(one.get(key), other.get(key), tolerance, f"{at}/{key}")

@@ -17,7 +17,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
-from condokit.law.design import Design, free_columns, independent_number
+from condokit.law.design import Block, Design, free_columns, independent_number
 from condokit.law.maps import maps_of
 from condokit.law.noise import NoiseModel, choose_noise, common_noise
 from condokit.law.posterior import Maps
@@ -254,7 +254,7 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     own = fixed, may_tail, may_vary, law.n_effective
     at = law.with_ratios(law.stacked(X, known), fixed)
     maps, _ = _estimates(at, *own)
-    facts = {**law.facts, "subjects": float(np.median(at.rho))}
+    facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.choice}
     return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)
 
 
@@ -430,6 +430,16 @@ def choose_law(
     return law
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What mean and variance of features depend on."""
+
+    frame: Frame
+    design: Design
+    noise: NoiseModel
+    n_effective: float
+
+
 class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
@@ -440,7 +450,7 @@ class Law:
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
         self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
-        self.precision = np.ones(len(X))
+        self.precision, self.blocks = np.ones(len(X)), dict[str, tuple[Block, Array]]()
         self.X = _winsorised(self.stacked(X, known), fixed)
 
     @property
@@ -448,6 +458,11 @@ class Law:
         """What the report says of it."""
         variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
         return {"mean": [block.name for block in self.design.blocks], "variance": variance}
+
+    @property
+    def choice(self) -> Choice:
+        """What was chosen, without the rows that chose it."""
+        return Choice(self.frame, self.design, self.noise, self.n_effective)
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
@@ -501,7 +516,7 @@ class Law:
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
-        known = part.subjects, self.rho, part.basis, part.n_effective
+        known = part.subjects, self.rho, part.basis, part.n_effective, self.blocks
         chosen = select(self.X[sample], *where, self.precision[sample], self.fixed, *known)
         self.design, self.n_effective = chosen
         who = self.frame.subjects

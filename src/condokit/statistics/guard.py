@@ -18,13 +18,13 @@ import numpy as np
 
 from condokit.checks import Array, listing, refusal
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import OF_ERROR
 from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
 from condokit.data.spots import most_weight, rows_of_most_weight, whitened
 
 ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
 _LOST = 0.02  # share of rows that may be left out, as their cells are small, for more functions
-_OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
 AGAIN = 1e-8  # the same for numbers that were rounded before, which stay as they are
 _LOOKED_AT = 3  # incomplete features, those with most gaps, that limit the number of functions
 SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
@@ -41,7 +41,7 @@ def rounded(values: Any, error: Any) -> Array:
     """
     values, error = np.broadcast_arrays(np.asarray(values, float), np.asarray(error, float))
     is_free = np.isfinite(error) & (error > 0) & np.isfinite(values)
-    step = np.where(is_free, _OF_ERROR * error, 1.0)
+    step = np.where(is_free, OF_ERROR * error, 1.0)
     power = np.floor(np.log10(step))
     with np.errstate(all="ignore"):
         first = step / 10.0**power
