@@ -20,7 +20,7 @@ from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
 from condokit.compare.weak_points import warn_of_few_to_smooth, warn_weak_points
 from condokit.conditionals import Conditional
-from condokit.data.arrays import computing, rms
+from condokit.data.arrays import computing
 from condokit.data.links import check_links
 from condokit.data.missing import (
     complete_counts,
@@ -31,11 +31,9 @@ from condokit.data.missing import (
 )
 from condokit.data.reader import in_blocks
 from condokit.data.study import Study
-from condokit.data.subsets import subsample
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.divergences.samples import SampleObjective
 from condokit.fit.errors import (
     Later,
     SolvedMap,
@@ -46,6 +44,7 @@ from condokit.fit.errors import (
 )
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
+from condokit.fit.rotations import ALIKE, check_rectangular, warn_of_rotations
 from condokit.fit.shrinkage import shrink
 from condokit.fit.ties import has_ties
 from condokit.maps.affine import AffineMap
@@ -59,16 +58,9 @@ from condokit.summaries.factors import Factors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair, is_singular, without_constant
 from condokit.summaries.moments import MomentPair, moment_pair
 from condokit.summaries.rows import Rows
-from condokit.summaries.samples import Samples, as_moments, sample_rows
+from condokit.summaries.samples import as_moments, sample_rows
 
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
-_FAR = 0.7  # standard deviations between a matrix and a diagonal map, for a warning
-_PERMUTATIONS, _LEVEL = 39, 0.05  # of the test whether a diagonal map leaves more than chance
-_THINNED, _MOST_STRATA = 200, 20  # rows of a stratum, and strata, that this looks at
-_ALIKE = (
-    "The strata are too much alike to determine the matrix: rotations that they hardly tell apart "
-    "are as good. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
-)
 _MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
@@ -445,7 +437,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
         start, facts = _embedded(start, solution, kept), solution.search_facts()
         curvature = solution.curvature * comparison.fewest_rows
         if len(pair.weights) > 1 and curvature < _DETERMINED:
-            warn("strata-alike", _ALIKE)
+            warn("strata-alike", ALIKE)
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
@@ -486,7 +478,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     check_integer("max_rows", divergence.max_rows, 2)
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
-        _check_rectangular(recipe)
+        check_rectangular(recipe)
         solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
@@ -504,48 +496,14 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     if kept.any():
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
-        if recipe.finds_errors and family.form != "diagonal":
-            _warn_of_rotations(solution, divergence, samples.of(kept))
+        if recipe.finds_errors:
+            warn_of_rotations(solution, divergence, samples.of(kept))
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
         fitted = SolvedMap(divergence, family, solution, shrunk, kept)
         errors = sample_errors(fitted, samples.of(kept))
     return shrunk, facts, errors
-
-
-def _warn_of_rotations(found: Solution, divergence: Any, samples: Samples) -> None:
-    """Warn of a matrix that is far from a diagonal map which leaves no more than chance does.
-
-    Chance is told by rows that change sides within strata. Between equal domains many rotations
-    are as good as the identity.
-    """
-    some = samples.thinned(_THINNED).strata(subsample(len(samples.weights), _MOST_STRATA))
-    some = replace(some, subjects=None)
-    line = divergence.solve(LocationScale(), samples)
-    x, unit = np.concatenate(some.query), np.concatenate(some.reference).std(axis=0)
-    away = x @ found.scale.T + found.offset - x * line.scale - line.offset
-    if samples.n_rows is not None or rms(away / unit) < _FAR:
-        return
-    rng, left = np.random.default_rng(0), list[float]()
-    sides = [rows * line.scale + line.offset for rows in some.query], some.reference
-    for _ in range(1 + _PERMUTATIONS):
-        one = replace(some, query=sides[0], reference=sides[1])
-        left.append(SampleObjective(one, divergence)(np.ones(len(unit)), np.zeros(len(unit)))[0])
-        both = [rng.permutation(np.concatenate(pair)) for pair in zip(*sides)]
-        sides = tuple(zip(*(np.split(z, [len(q)]) for z, q in zip(both, some.query))))
-    if np.mean(np.array(left) >= left[0]) > _LEVEL:
-        warn("strata-alike", _ALIKE)
-
-
-def _check_rectangular(recipe: Recipe) -> None:
-    if not recipe.family.is_free or recipe.family.links is not None:
-        raise refusal("A map between different features is {@map='affine'} without links.")
-    if isinstance(recipe.shrinkage, float):
-        raise ValueError(
-            "'shrinkage' cannot be a number for a map between different features: there is no "
-            "identity to go to. Use 'auto' or None."
-        )
 
 
 def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
