@@ -155,6 +155,27 @@ def test_many_features_that_move_together_are_the_evidence_of_few():
     assert np.max(chances) < 0.95
 
 
+@pytest.mark.parametrize("confounder", ["none", "level", "number"])
+def test_features_that_move_together_tell_by_their_differences(confounder):
+    """What is left once the common factor is taken off is precise: bands of a spectrometer."""
+    chances = []
+    for shift in (0.0, 0.3):
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            z, factor = rng.normal(size=60), 6 * rng.normal(size=60)
+            X = (z + factor)[:, None] + rng.normal(size=(60, 14))
+            X[:30] += shift * rng.normal(size=14) * X.std()
+            if confounder == "none":
+                X = X - z[:, None]
+            z = np.where(z > 0, "a", "b") if confounder == "level" else z
+            given = () if confounder == "none" else (z[:30], z[30:])
+            adapter = ConDoAdapter(warn_overlap=0).fit_pair(X[:30], X[30:], *given)
+            chances.append(adapter.report_.chance_of_difference)
+    assert max(chances[:8]) < 0.4
+    assert np.mean(chances[:8]) < 0.2
+    assert min(chances[8:]) > 0.9
+
+
 def test_it_fades_as_rows_are_added():
     errors = []
     for n in (20, 200, 2000):

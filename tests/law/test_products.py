@@ -103,7 +103,7 @@ def test_the_fit_is_that_of_all_rows_with_the_same_columns(curve, K, n_parts):
     continuous = gathered(x, q, Z, k, n_parts=n_parts, seed=n_parts)
     products = continuous.products
     free = np.column_stack([np.full(4, np.nan), np.ones(4)])
-    number, units = estimate._independent_features(rows, products), (rows.mean, rows.unit)
+    number, units = estimate.together_of(rows, products), (rows.mean, rows.unit)
     law, _ = law_of_products(continuous, units, ~rows.flat, free, number)
     found = fit_products(rows, continuous)
     law.frame = Frame(Covariates(AGES(Z), k, K), (~q).astype(int), 2, 1)

@@ -44,7 +44,7 @@ def test_the_share_of_a_curve_maximises_the_restricted_likelihood(weighted):
     W = np.random.default_rng(2).uniform(0.3, 3, len(X)) if weighted else np.ones(len(X))
     design, count = chosen(X, batch, at, W)
     assert [block.name for block in design.blocks] == ["curve 0"]
-    assert count == 1.0
+    assert count.number == 1.0
     D = np.column_stack([design.unpenalised(at), batch == 0])
     Phi = design.blocks[0](at)
     values = [restricted(X[:, 0], D, Phi, theta, W) for theta in GRID]
@@ -73,9 +73,9 @@ def test_copies_of_a_feature_count_once():
     """Thirty copies of one feature say no more than it does."""
     X, batch, at = draw(0, lambda z: 0 * z, d=1)
     copies = np.repeat(X, 30, axis=1)
-    assert chosen(copies, batch, at)[1] == pytest.approx(1, abs=0.05)
+    assert chosen(copies, batch, at)[1].number == pytest.approx(1, abs=0.05)
     own = draw(0, lambda z: 0 * z, d=30)
-    assert chosen(*own)[1] > 20
+    assert chosen(*own)[1].number > 20
 
 
 def test_blocks_that_others_made_needless_are_dropped(monkeypatch):

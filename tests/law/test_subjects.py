@@ -228,8 +228,8 @@ def test_travelling_subjects_help_as_groups_and_as_bridges():
 def test_slopes_between_and_within_subjects_differ_only_on_evidence():
     rng = np.random.default_rng(0)
     who = np.repeat(np.arange(120), 4)
-    query = who % 2 == 0
-    between = rng.normal(size=120)[who] + 0.8 * query
+    query = (who + (np.arange(480) % 4 == 0)) % 2 == 0  # a row of each in the other domain
+    between = rng.normal(size=120)[who] + 0.8 * (who % 2 == 0)
     z = between + rng.normal(size=len(who))
     level = rng.normal(size=(120, 4))[who]
     noise = 0.5 * rng.normal(size=(len(who), 4))
@@ -246,3 +246,22 @@ def test_slopes_between_and_within_subjects_differ_only_on_evidence():
     roles = {"domain": "site", "confounders": "age", "features": ["x0"], "groups": "person"}
     adapter = ConDoAdapter(reference="A").fit(table, **roles)
     assert "subject means" not in adapter.report_.mean_terms
+
+
+@pytest.mark.parametrize(("n", "visits", "most"), [(24, 3, 0.9), (40, 4, 0.85)])
+def test_subjects_of_one_domain_are_compared_between_subjects(n, visits, most):
+    """A third device knows people, not the days: its slope within subjects is none."""
+    error = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        who, level = np.repeat(np.arange(n), visits), 3 * rng.normal(size=n)
+        query = (2 * rng.normal(size=n) + level > 0)[who]
+        own, third = (
+            (level + 0.7 * rng.normal(size=n))[who] + 0.3 * rng.normal(size=len(who))
+            for _ in range(2)
+        )
+        adapter = ConDoAdapter(warn_overlap=0, min_overlap=0, shrinkage=None)
+        names = np.where(query, "query", "reference")
+        adapter.fit(own[:, None], domain=names, confounders=third, groups=who)
+        error.append(np.abs(adapter.transform(own[query, None])[:, 0] - own[query]).mean())
+    assert np.mean(error) < most

@@ -47,6 +47,7 @@ from condokit.fit.record import Fit, FitReport
 from condokit.fit.rotations import ALIKE, check_rectangular, warn_of_rotations
 from condokit.fit.shrinkage import shrink
 from condokit.fit.ties import has_ties
+from condokit.law.estimate import together_of
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Monotone, Shift
@@ -284,7 +285,10 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     plain = _counting_subjects(plain, unit, domains, comparison)
     if recipe.family.has_scale:
         _warn_constant(table, flat)
-    shrunk = shrink(plain, unit, recipe.shrinkage)
+    together = None
+    if plain.evidence is None and not domains.confounders and domains.gaps is None:
+        together = together_of(Rows.read(domains, comparison, recipe.family.has_scale))
+    shrunk = shrink(plain, unit, recipe.shrinkage, together)
     solution = shrunk.solution
     facts = {"constant_features": table.names_of(flat), **shrunk.facts(plain, table), **fallback}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)

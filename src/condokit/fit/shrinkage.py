@@ -10,6 +10,7 @@ import numpy as np
 
 from condokit.checks import Array, listing, warn
 from condokit.data.tables import Table
+from condokit.law.design import Together
 from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
@@ -78,11 +79,16 @@ def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     }
 
 
-def shrink(solution: Solution, unit: Array, shrinkage: Any) -> Shrunk:
-    """Shrink a diagonal map as the user asked; `unit` are the spreads of its features."""
+def shrink(
+    solution: Solution, unit: Array, shrinkage: Any, together: Together | None = None
+) -> Shrunk:
+    """Shrink a diagonal map as the user asked; `unit` are the spreads of its features.
+
+    Features move `together`, if that is known and the solution has no evidence of its own.
+    """
     knows_errors = solution.se_log_scale is not None and solution.se_image is not None
     if shrinkage == "auto" and knows_errors:
-        shrunk, found = posterior(solution, unit)
+        shrunk, found = posterior(solution, unit, together)
         log_scale = _share(np.log(shrunk.scale), np.log(solution.scale))
         shift = _share(shrunk.image - shrunk.centre, solution.image - solution.centre)
         chances = float(found.differs[0]), float(found.scaled[0])

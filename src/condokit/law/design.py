@@ -7,12 +7,13 @@ variance. Blocks enter one at a time, while the features together speak for them
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 from scipy.spatial.distance import cdist
 
 from condokit.checks import LARGEST, SMALLEST, Array
@@ -33,6 +34,9 @@ LANDMARKS = 400
 FEWEST_RANK = 40
 ROWS_PER_COLUMN = 4.0  # fewer rows than this per column of D: its columns are penalised too
 INDEX_COST = 0.25  # evidence per column of an index
+_MOST_DIRECTIONS = 8  # in which features move together,
+_ROWS_A_DIRECTION = 8  # and rows that each of them takes
+_LEAST_ALONG = 1e-3  # variance along a direction, in that of a feature, that counts as noise
 
 
 def level_columns(at: Covariates) -> Array:
@@ -209,35 +213,80 @@ def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
     return found
 
 
-def effective_number(residuals: Array, n_rows: float) -> float:
-    r"""Return as how many independent features these count, given residuals E; see `_independent`.
+@dataclass(frozen=True)
+class Together:
+    r"""How features move together, from residuals E in columns of length one, or from E'E.
 
-    The sum of squared correlations is :math:`\|E E'\|_F^2` of columns of length one, so that the
+    The sum of squared correlations and the main directions are those of EE' as well, so that the
     smaller of rows x rows and features x features is enough.
     """
-    size = np.sqrt(np.einsum("nd,nd->d", residuals, residuals))
-    E = residuals[:, size > 0] / size[size > 0]
-    gram = E @ E.T if len(E) < E.shape[1] else E.T @ E
-    return _independent(float(np.einsum("ij,ij->", gram, gram)), E.shape[1], n_rows)
 
+    gram: Array
+    columns: Array  # (n_rows, n_varying) if the gram is that of rows, else (0, n_varying)
+    varies: Array  # the numbers of features, those that vary
+    n_rows: float
 
-def independent_number(products: Array, n_rows: float) -> float:
-    """Return the same, given sums of products of residuals."""
-    size = np.sqrt(np.maximum(np.diag(products), 0.0))
-    varies = np.flatnonzero(size > 0)
-    scaled = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
-    return _independent(float((scaled**2).sum()), len(varies), n_rows)
+    @classmethod
+    def of_residuals(cls, residuals: Array, n_rows: float) -> "Together":
+        """Compare columns of residuals, of as many rows as are given."""
+        size = np.sqrt(np.einsum("nd,nd->d", residuals, residuals))
+        varies = np.flatnonzero(size > 0)
+        E = residuals[:, varies] / size[varies]
+        wide = len(E) < E.shape[1]
+        gram = E @ E.T if wide else E.T @ E
+        return cls(gram, E if wide else E[:0], varies, n_rows)
 
+    @classmethod
+    def of_products(cls, products: Array, n_rows: float) -> "Together":
+        """Compare features, given sums of products of residuals."""
+        size = np.sqrt(np.maximum(np.diag(products), 0.0))
+        varies = np.flatnonzero(size > 0)
+        gram = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
+        return cls(gram, np.zeros((0, len(varies))), varies, n_rows)
 
-def _independent(square: float, d: int, n_rows: float) -> float:
-    r"""Return :math:`d / (1 + (d - 1) r^2)`, given the sum of all squared correlations.
+    @classmethod
+    def unknown(cls) -> "Together":
+        """Say nothing of any feature."""
+        return cls.of_products(np.zeros((0, 0)), 0.0)
 
-    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones.
-    """
-    if d < 2:
-        return 1.0
-    r2 = min(max((square - d) / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
-    return d / (1 + (d - 1) * r2)
+    def among(self, features: Array) -> "Together":
+        """Return the same, these features being those of a larger table."""
+        return replace(self, varies=features[self.varies])
+
+    @property
+    def number(self) -> float:
+        r"""As how many independent features these count: :math:`d / (1 + (d - 1) r^2)`.
+
+        :math:`r^2` is the mean squared correlation beyond the 1/n of independent ones.
+        """
+        d, square = len(self.varies), float(np.einsum("ij,ij->", self.gram, self.gram))
+        if d < 2:
+            return 1.0
+        r2 = min(max((square - d) / (d * (d - 1)) - 1 / max(self.n_rows, 1.0), 0.0), 1.0)
+        return d / (1 + (d - 1) * r2)
+
+    def number_of(self, n_features: int) -> float:
+        """Return as how many all features count, of which these are some; 1 if nothing is known."""
+        number, d = self.number, len(self.varies)
+        return number / d * n_features if 0 < d < n_features and number > 0.5 * d else number
+
+    def directions(self, n_features: int) -> Array:
+        """Return weights of the main sums of features, (n_features, k): of variance one each.
+
+        Features have variance one. What n rows cannot tell of small variances is added to them.
+        """
+        d, n = len(self.varies), len(self.gram)
+        k = min(_MOST_DIRECTIONS, int(self.n_rows / _ROWS_A_DIRECTION), n)
+        found = np.zeros((n_features, k))
+        if d < 2 or not k:
+            return found[:, :0]
+        variance, axes = eigh(self.gram, subset_by_index=[n - k, n - 1])
+        variance = np.maximum(variance, 1e-12 * d)
+        if len(self.columns):
+            axes = self.columns.T @ axes / np.sqrt(variance)
+        left = max(d - variance.sum(), 0.0) / self.n_rows
+        found[self.varies] = axes / np.sqrt(variance + left + _LEAST_ALONG)
+        return found
 
 
 def best_scale(G: Array, n_eff: Array | float, dof: Array | float) -> Array:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from condokit.checks import Array
 from condokit.data.arrays import independent
@@ -17,7 +18,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
-from condokit.law.design import Block, Design, free_columns, independent_number
+from condokit.law.design import Block, Design, Together, free_columns
 from condokit.law.maps import maps_of
 from condokit.law.noise import NoiseModel, choose_noise, common_noise
 from condokit.law.posterior import Maps
@@ -110,14 +111,15 @@ class LawFit:
         order = np.argsort(np.concatenate([own for own, _ in parts]))
         facts = joined_law([part.law for _, part in parts], order)
         maps = Maps.joined([part.maps for _, part in parts], order)
+        directions = block_diag(*(part.maps.directions for _, part in parts))
+        maps = replace(maps, directions=directions[order])
         return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
 
     def solution(self) -> Solution:
         """Return the map of the query, where there are two domains."""
         maps = self.maps
-        known = Evidence(
-            maps.sd, maps.n_effective, maps.dof, maps.n_eff[:, 0], maps.profile[:, 0].T
-        )
+        profile = maps.n_eff[:, 0], maps.profile[:, 0].T
+        known = Evidence(maps.sd, maps.n_effective, maps.dof, *profile, maps.directions)
         return Solution(
             scale=maps.scale[:, 0],
             centre=maps.centre[:, 0],
@@ -154,7 +156,8 @@ def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
 def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     """Fit with categories alone: normal features from moments, heavy tails from rows."""
     at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
-    n_effective = _independent_features(rows)
+    together = together_of(rows)
+    n_effective = together.number_of(d)
     batch = np.arange(K * L) // L
     X, counts, cell = nodes(rows.strata, rows.mean[batch], rows.unit[batch])
     noise = NoiseModel.of_levels(cell % L, L, L > 1)
@@ -178,7 +181,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
         maps.put(part, maps_of(stacked, again))
     facts: dict[str, Any] = {"variance": ["levels"]} if at.n_categories > 1 else {}
     facts["as_normal"] = unknown
-    return _in_units(maps, rows, fixed, discrete, n_effective, facts)
+    return _in_units(maps, rows, fixed, discrete, together, facts)
 
 
 def _estimates(
@@ -226,21 +229,21 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
     return tails
 
 
-def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> float:
-    """Return as how many independent features these count, from products of some of them.
+def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
+    """Return how features move together, from products of some of them.
 
     What columns explain is taken off, if products with these are `given`.
     """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
-        return 1.0
+        return Together.unknown()
     varies = np.flatnonzero(~rows.flat[stats.few])
-    sums, n = np.zeros((len(varies), len(varies))), len(varies)
+    sums = np.zeros((len(varies), len(varies)))
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
-    found = independent_number(sums, float(stats.products.count.sum()))
-    return found / n * d if 0 < n < d and found > 0.5 * n else found
+    found = Together.of_products(sums, float(stats.products.count.sum()))
+    return found.among(stats.few[varies])
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
@@ -255,7 +258,7 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     at = law.with_ratios(law.stacked(X, known), fixed)
     maps, _ = _estimates(at, *own)
     facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.choice}
-    return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)
+    return _in_units(maps, rows, fixed, discrete, law.together, facts)
 
 
 def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
@@ -296,7 +299,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
         found = fit_in_passes(columns, state, again, fixed[some], np.sqrt(sizes), law.n_effective)
         maps.put(some, Maps.joined([maps_of(*one) for one in found]), keeps_errors=True)
     facts = {**law.facts, "subjects": 0.0}
-    return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)
+    return _in_units(maps, rows, fixed, discrete, law.together, facts)
 
 
 def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> LawFit:
@@ -307,8 +310,8 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
     results = []
     for features, known in continuous.parts():
         part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
-        number, units = _independent_features(part, known.products), (part.mean, part.unit)
-        law, X = law_of_products(known, units, ~part.flat, own, number, rows.reference)
+        together, units = together_of(part, known.products), (part.mean, part.unit)
+        law, X = law_of_products(known, units, ~part.flat, own, together, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
         stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
@@ -324,7 +327,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
             maps.put(one, maps_of(at, again))
             unknown[one] = False
         facts = {**law.facts, "as_normal": unknown}
-        results.append((features, _in_units(maps, part, own, kind, law.n_effective, facts)))
+        results.append((features, _in_units(maps, part, own, kind, law.together, facts)))
     return LawFit.joined(results) if len(results) > 1 else results[0][1]
 
 
@@ -333,13 +336,13 @@ def law_of_products(
     units: tuple[Array, Array],
     usable: Array,
     fixed: Array,
-    number: float,
+    together: Together,
     reference: int = 1,
 ) -> "tuple[Law, Array]":
     """Choose what features depend on, given products by (batch, level).
 
     Return also rows that stand for them, in `units` of means and spreads of batches. `usable`
-    features choose, and count as `number` independent ones.
+    features choose; all move `together`.
     """
     mean, unit = units
     K, nodes = len(mean), node_rows(known.products)
@@ -347,7 +350,7 @@ def law_of_products(
     batch, level = np.divmod(nodes.group, L)
     X = (nodes.X - mean[batch]) / unit[batch]
     at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
-    frame = Frame(at, batch, K, reference, basis=known.basis, n_effective=number)
+    frame = Frame(at, batch, K, reference, basis=known.basis, together=together)
     few = np.flatnonzero(usable) if usable.any() else np.arange(len(usable))
     few = few[subsample(len(few), MOST_SELECTING)]
     return choose_law(X[:, few], frame, fixed[few], usable[few] | ~usable.any(), len(fixed)), X
@@ -364,7 +367,9 @@ def law_of(
     few = few if len(few) else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]
     some = None if known is None else known[:, few]
-    return choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed), some)
+    law = choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed), some)
+    law.together = law.together.among(few)
+    return law
 
 
 @dataclass(frozen=True)
@@ -376,9 +381,9 @@ class Frame:
     n_batches: int
     reference: int
     subjects: Subjects | None = None
-    # of rows that stand for products: their functions, and as how many features these count
+    # of rows that stand for products: their functions, and how all features move together
     basis: RangeBasis | None = None
-    n_effective: float | None = None
+    together: Together | None = None
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
@@ -402,8 +407,9 @@ class Frame:
         most_rows -= len(together)
         if n - len(together) <= most_rows or most_rows <= 0 or self.basis is not None:
             return np.arange(n)
-        order = np.lexsort((*self.at.Z.T, self.at.category))
-        order, kept = order[~np.isin(order, together)], [together]
+        order, kept = self.at.order, [together]
+        if len(together):
+            order = order[~np.isin(order, together)]
         for own in (order[self.batch[order] == b] for b in range(K)):
             most = max(most_rows // K, most_rows - (len(order) - len(own)))
             kept.append(np.sort(own[subsample(len(own), most)]))
@@ -448,6 +454,7 @@ class Law:
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
+        self.together = Together.unknown()
         self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision, self.blocks = np.ones(len(X)), dict[str, tuple[Block, Array]]()
@@ -466,7 +473,6 @@ class Law:
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
-        few = self.X.shape[1]
         for turn in range(2 if self.frame.subjects is None else 3):
             before = self.rho
             self._choose_mean()
@@ -474,9 +480,7 @@ class Law:
                 continue
             if not self.noise.empty or not self._choose_noise():
                 break
-        given = self.frame.n_effective is not None
-        if few < n_features and self.n_effective > 0.5 * few and not given:
-            self.n_effective *= n_features / few
+        self.n_effective = self.together.number_of(n_features)
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
         """Return rows with what they depend on."""
@@ -516,9 +520,10 @@ class Law:
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
-        known = part.subjects, self.rho, part.basis, part.n_effective, self.blocks
+        known = part.subjects, self.rho, part.basis, part.together, self.blocks
         chosen = select(self.X[sample], *where, self.precision[sample], self.fixed, *known)
-        self.design, self.n_effective = chosen
+        self.design, self.together = chosen
+        self.n_effective = self.together.number
         who = self.frame.subjects
         if who is not None and (~who.is_free).sum() >= _FEWEST_SUBJECTS:
             self._choose_ratio()
@@ -588,7 +593,7 @@ def _in_units(
     rows: Rows,
     fixed: Array,
     discrete: Discrete,
-    n_effective: float,
+    together: Together,
     facts: dict[str, Any],
 ) -> LawFit:
     """Return maps in the users' units; scales that are fixed are one there, and known."""
@@ -607,7 +612,8 @@ def _in_units(
         cov_both=np.where(free, maps.cov_both * to, 0.0),
         sd=maps.sd * to[:, 0],
         profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
-        n_effective=n_effective,
+        n_effective=together.number_of(len(fixed)),
+        directions=together.directions(len(fixed)),
     )
     facts = {**facts, "heavy_tails": np.isfinite(maps.nu), "discrete": discrete.rare & ~rows.flat}
     return LawFit(found, rows.flat, facts)

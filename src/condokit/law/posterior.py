@@ -17,7 +17,8 @@ log-scale u = log m, and the shift at x0 in residual standard deviations,
 Features are correlated, so d of them are evidence of `n_effective` independent ones: the logarithm
 of their likelihood is multiplied by n_effective / d. What features have in common can be noise, but
 their differences are not: log-scales that differ are more evidence than that, and they may lie
-around one gain (`_differences`).
+around one gain (`_differences`). Shifts of sums of features that hardly vary are precise, and tell
+whether there is any (`_Effects._along`).
 
 **Several devices.** Differences from the reference have errors of covariance S, and contain the
 reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of other
@@ -43,12 +44,14 @@ from scipy.special import fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
 from condokit.data.subsets import subsample
+from condokit.law.design import Together
 from condokit.solvers.solution import Solution, joint_number
 
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _PURE = 0.125  # and if so, that it has another scale and no shift
 _SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])
 _SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])
+_LOG_SHIFTS = np.log(_SHIFT_WEIGHTS)
 _SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside such shifts
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
 # sizes of scales are a share of those of shifts, within a factor, or may be any with this chance
@@ -58,6 +61,7 @@ _GAIN_SD = 0.3  # and the standard deviation of its logarithm
 _REST = 4.0  # as how many times the number of independent features differences of scales count
 _SHARES = np.array([0.1, 1.0])  # of features that differ,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
+_SUMS = (0.1, 0.5)  # of sums of features that move together, likewise
 _LARGEST_RATIO = 3.0  # scales whose interval lies beyond this, or below its inverse, keep all
 _UNIT_TOLERANCE = float(np.log(1.5))  # of a power of ten that may be a change of units
 _FEWEST_ROWS = 8.0  # of the query, below which features must agree on units
@@ -94,6 +98,8 @@ class Maps:
     # covariances of log-scale and image that skewed data leave; degrees of freedom of residuals
     cov_both: Any = None
     nu: Any = None  # (n_features,)
+    # (n_features, n_directions): sums of residuals of sd one that have variance one, independent
+    directions: Any = None
 
     @classmethod
     def joined(cls, parts: "list[Maps]", order: Any = slice(None)) -> "Maps":
@@ -131,13 +137,21 @@ class Posterior:
     scaled: Array  # (k,): and that it is not only a shift
 
 
-def posterior(solution: Solution, unit: Array) -> tuple[Solution, Posterior]:
+def posterior(
+    solution: Solution, unit: Array, together: Together | None = None
+) -> tuple[Solution, Posterior]:
     """Pull scale and shift of every feature as far as all features advise.
 
-    `unit` is the residual standard deviation of the reference, where no likelihood is known. The
-    result has standard deviations of the posterior in place of standard errors.
+    `unit` is the residual standard deviation of the reference, where no likelihood is known, and
+    features move `together` there, or are independent. The result has standard deviations of the
+    posterior in place of standard errors.
     """
-    known = solution.evidence
+    known, d = solution.evidence, len(unit)
+    number, directions = float(d), None
+    if known is not None:
+        number, directions = known.n_effective, known.directions
+    elif together is not None:
+        number, directions = together.number_of(d), together.directions(d)
     maps = Maps(
         scale=solution.scale[:, None],
         centre=solution.centre[:, None],
@@ -145,8 +159,9 @@ def posterior(solution: Solution, unit: Array) -> tuple[Solution, Posterior]:
         cov_log=np.asarray(solution.se_log_scale)[:, None, None] ** 2,
         cov_image=np.asarray(solution.se_image)[:, None, None] ** 2,
         sd=unit if known is None else known.residual_sd,
-        n_effective=float(len(unit)) if known is None else known.n_effective,
+        n_effective=number,
         dof=None if known is None else known.dof,
+        directions=directions,
         n_eff=None if known is None else known.n_eff[:, None],
         profile=None if known is None else known.profile.T[:, None],
     )
@@ -169,7 +184,8 @@ def posterior_of(maps: Maps) -> Posterior:
     ratio, ten = 10.0**power, power * np.log(10.0)
     # the shift at x0, against the unit's own zero
     shift = (maps.image - ratio * maps.centre) / sd
-    shifts = _Effects(shift, maps.cov_image / sd[:, :, None] ** 2, ~no_pull, _SHIFTS)
+    errors = maps.cov_image / sd[:, :, None] ** 2
+    shifts = _Effects(shift, errors, ~no_pull, _SHIFTS, maps.directions)
     scales = _Effects(log_m - ten, maps.cov_log, ~no_pull, _SCALES)
     (d, k), kinds = log_m.shape, (shifts, scales)
     number = min(maps.n_effective, d)
@@ -311,8 +327,10 @@ class _Sizes:
 class _Effects:
     """Effects of one kind, shifts or log-scales, of all devices, the last being the reference."""
 
-    def __init__(self, estimate: Array, S: Array, pulled: Array, sizes: _Sizes) -> None:
-        self.d, self.S, self.sizes = estimate, S, sizes
+    def __init__(
+        self, estimate: Array, S: Array, pulled: Array, sizes: _Sizes, directions: Any = None
+    ) -> None:
+        self.d, self.S, self.sizes, self.directions = estimate, S, sizes, directions
         self.var = np.einsum("dbb->db", S)
         self.pulled = pulled & (self.var > 0)
         p, k = estimate.shape
@@ -323,7 +341,9 @@ class _Effects:
 
     def of(self, features: Array) -> "_Effects":
         """Return some of the features, of which nothing was found yet."""
-        return _Effects(self.d[features], self.S[features], self.pulled[features], self.sizes)
+        some = None if self.directions is None else self.directions[features]
+        own = self.d[features], self.S[features], self.pulled[features]
+        return _Effects(*own, self.sizes, some)
 
     def consider_others(self) -> None:
         """Find what is left of each device's differences, given those of the others."""
@@ -380,7 +400,26 @@ class _Effects:
             found.append(around)
         evidence = np.logaddexp.reduce(total)
         moments[:, at] = sum(one * w for one, w in zip(found, np.exp(np.array(total) - evidence)))
-        return _Level(evidence, moments)
+        return _Level(evidence + self._along(x, c, at, share, evidence), moments)
+
+    def _along(self, x: Array, c: Array, at: Array, share: float, evidence: Array) -> float:
+        """Return what to add to the `evidence` of all sizes, as sums of features tell of any.
+
+        Features that move together tell little one by one. Half of the sums have an effect, or one
+        in ten. Independent features are judged one by one, equal ones by sums: by the `share`.
+        """
+        use = self.directions
+        if use is None or not use.shape[1] or use[~at].any():
+            return 0.0
+        use = use[at]
+        effect = self.sizes.sd[:, None] ** 2 * np.mean(1 / c) * (use**2).sum(axis=0)
+        square = (use.T @ (x / np.sqrt(c))) ** 2
+        log = 0.5 * (square * effect / (1 + effect) - np.log1p(effect))
+        own = [np.logaddexp(log + np.log(p), np.log(1 - p)).sum(axis=1) for p in _SUMS]
+        log = np.logaddexp.reduce(own) - np.log(len(own))
+        single, sums = (np.logaddexp.reduce(one + _LOG_SHIFTS) for one in (evidence, log))
+        together = np.log(max(1 - share, 1e-300)) + sums
+        return float(np.logaddexp(np.log(share) + single, together) - single)
 
     def learn(self, moments: Array) -> None:
         """Take over means, mean squares and shares kept of all devices: (3, n_features, .)."""

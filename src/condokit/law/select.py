@@ -11,9 +11,9 @@ from condokit.law.design import (
     NOISE_KNOTS,
     Block,
     Design,
+    Together,
     basis_candidates,
     candidates,
-    effective_number,
     free_columns,
     spline,
 )
@@ -143,15 +143,15 @@ def select(
     subjects: Subjects | None = None,
     rho: float = 0.0,
     basis: RangeBasis | None = None,
-    n_effective: float | None = None,
+    together: Together | None = None,
     kept: dict[str, tuple[Block, Array]] | None = None,
-) -> tuple[Design, float]:
+) -> tuple[Design, Together]:
     """Choose the design from rows of a few features, centred by batch.
 
     Rows count `weights` and have variances proportional to 1 / `precision`; those of `subjects`
     whose level may be any have no confounders; rows that stand for products are told by the
     functions of a `basis`. Blocks that no feature alters are `kept` for another turn. Returns the
-    design, and as how many independent features these count (`effective_number`), if not given.
+    design, and how features move `together`, if that is not given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
     design, always = free_columns(at, basis)
@@ -161,8 +161,8 @@ def select(
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
     rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
     start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
-    if n_effective is None:
-        n_effective = effective_number(start.e * root, float(weights.sum()))
+    if together is None:
+        together = Together.of_residuals(start.e * root, float(weights.sum()))
     index = None
     if subjects is None and basis is None:
         index = _index(at, dummies, X * start.s.T[batch], start.e, root[:, 0] ** 2)
@@ -186,17 +186,17 @@ def select(
             left = left / np.sqrt(size2)
             parts.append((left, left if subjects is None else right / np.sqrt(size2)))
     if not parts:
-        return design, n_effective
+        return design, together
     cross = np.stack(
         [np.concatenate([part[own].T @ Y[own] for _, part in parts]) for own in rows.rows]
     )
     edges = np.cumsum([0, *(part.shape[1] for part, _ in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    selector = Selector(parts, cross, start, rows, fixed, n_effective, columns, costs)
+    selector = Selector(parts, cross, start, rows, fixed, together.number, columns, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)
-    return replace(design, blocks=chosen, shares=tuple(shares.values())), n_effective
+    return replace(design, blocks=chosen, shares=tuple(shares.values())), together
 
 
 def _index(

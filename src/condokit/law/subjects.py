@@ -25,6 +25,9 @@ from condokit.law.design import Block, level_columns
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 _TIED = 0.8  # share of changes within subjects that go with the batch: they tell of no slope
+_CONSTANT = 0.9999  # share of a column's variance between subjects, beyond which none is within
+_FEWEST_A_MEAN = 4  # subjects that a column of their means takes
+_CROSSING = 1.2  # batches of a subject on average, below which slopes between subjects decide
 
 
 @dataclass(frozen=True)
@@ -166,8 +169,10 @@ class Subjects:
 def subject_means(at: Covariates, batch: Array) -> Block | None:
     """Return the subjects' means of columns that vary both within and between subjects.
 
-    Slopes between subjects and within them differ with such a column (Mundlak). Changes within
-    subjects that all go with the batch tell of it, not of a slope: these have none.
+    Slopes between subjects and within them differ with such a column (Mundlak). It must be earned,
+    unless subjects hardly have rows in several batches: these are compared between subjects then,
+    so that a slope from within would be wrong where it differs. Changes within subjects that all go
+    with the batch tell of it, not of a slope: these have none.
     """
     if at.groups is None:
         return None
@@ -175,7 +180,10 @@ def subject_means(at: Covariates, batch: Array) -> Block | None:
     varying = np.flatnonzero(varies & ~tied)
     if not len(varying):
         return None
-    return Block("subject means", lambda rows: _means(rows)[:, varying])
+    n_subjects = len(np.unique(at.groups))
+    n_pairs = len(np.unique(np.column_stack([np.asarray(at.groups), batch]), axis=0))
+    apart = n_pairs < _CROSSING * n_subjects
+    return Block("subject means", lambda rows: _means(rows)[:, varying], always=apart)
 
 
 def tied_to_batches(at: Covariates, batch: Array) -> Array:
@@ -204,8 +212,8 @@ def _within(at: Covariates, batch: Array) -> tuple[Array, Array]:
     columns, mean, n_subjects = _columns(at), _means(at), len(np.unique(np.asarray(at.groups)))
     between = mean.var(0) / np.maximum(columns.var(0), 1e-300)
     # the mean of n independent rows varies by 1 / n even if subjects are alike
-    varies = (between < 0.98) & (between > 0.02 + 1.5 * n_subjects / len(columns))
-    varies &= n_subjects >= 8 * (1 + varies.sum())
+    varies = (between < _CONSTANT) & (between > 0.02 + 1.5 * n_subjects / len(columns))
+    varies &= n_subjects >= _FEWEST_A_MEAN * (1 + varies.sum())
     dummies = (batch[:, None] == np.unique(batch)[1:]).astype(float)
     own = replace(at, Z=dummies, n_categories=1, category=np.zeros(len(batch), dtype=np.intp))
     moved, within = dummies - _means(own), columns - mean

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
@@ -22,6 +23,7 @@ class Evidence:
     dof: Array  # (n_features,)
     n_eff: Array  # (n_features,): n, query rows that inform on the scale
     profile: Array  # (3, n_features): G00, G01 and G11 in units of the reference
+    directions: Any = None  # (n_features, k): see `law.posterior.Maps`
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,8 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
         own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
         sizes, numbers = zip(*((len(one.dof), one.n_effective) for one in known))
         number = joint_number(np.array(sizes), np.array(numbers))
+        if all(one.directions is not None for one in known):
+            own["directions"] = block_diag(*(one.directions for one in known))[order]
         arrays["evidence"] = Evidence(n_effective=number, **own)
         arrays["law"] = joined_law([part.law for part in parts], order)
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)

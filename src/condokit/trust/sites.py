@@ -15,7 +15,7 @@ from condokit.checks import Array, quietly
 from condokit.compare.weak_points import FEW_SUBJECTS
 from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
-from condokit.law.design import effective_number
+from condokit.law.design import Together
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
@@ -71,7 +71,7 @@ class Site:
         for block in np.unique(rows.block):
             here = rows.block == block
             R[here] = R[here] - R[here].mean(axis=0)
-        return _error(self, believed, errors, effective_number(R, len(R)))
+        return _error(self, believed, errors, Together.of_residuals(R, len(R)).number)
 
 
 def _error(
