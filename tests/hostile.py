@@ -672,12 +672,11 @@ def _near_identity(data, adapter):
         # which rotation was meant is not in the errors of matrices from samples or axes alone
         if isinstance(adapter, (ConDo, MMDBaseline)):  # as published, in the units of the data
             continue
-        if found.kind == "dense" and str(getattr(adapter, "divergence_", "")) in (
-            "mmd",
-            "energy",
-            "pc-match",
-        ):
+        divergence = str(getattr(adapter, "divergence_", ""))
+        if found.kind == "dense" and divergence == "pc-match":
             continue
+        if found.kind == "dense" and divergence in ("mmd", "energy") and data.confounders:
+            continue  # rows that are drawn at numbers do not tell what is chance
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_
         spread = np.maximum(X.std(axis=0), 1e-9 * abs(X).max(axis=0) + 1e-300)
         moved = np.median(abs(found(X) - X) / spread, axis=0)

@@ -44,6 +44,7 @@ from condokit.fit.errors import (
 )
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
+from condokit.fit.rotations import ALIKE, check_rectangular, warn_of_rotations
 from condokit.fit.shrinkage import shrink
 from condokit.fit.ties import has_ties, warn_constant
 from condokit.law.estimate import together_of
@@ -436,12 +437,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
         start, facts = _embedded(start, solution, kept), solution.search_facts()
         curvature = solution.curvature * comparison.fewest_rows
         if len(pair.weights) > 1 and curvature < _DETERMINED:
-            warn(
-                "strata-alike",
-                "The strata are too much alike to determine the matrix: rotations that they hardly "
-                "tell apart are as good. Use {@divergence='ot'}, {@map='location-scale'} or "
-                "'auto'.",
-            )
+            warn("strata-alike", ALIKE)
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
@@ -482,7 +478,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     check_integer("max_rows", divergence.max_rows, 2)
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
-        _check_rectangular(recipe)
+        check_rectangular(recipe)
         solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
@@ -500,22 +496,14 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     if kept.any():
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
+        if recipe.finds_errors:
+            warn_of_rotations(solution, divergence, samples.of(kept))
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
         fitted = SolvedMap(divergence, family, solution, shrunk, kept)
         errors = sample_errors(fitted, samples.of(kept))
     return shrunk, facts, errors
-
-
-def _check_rectangular(recipe: Recipe) -> None:
-    if not recipe.family.is_free or recipe.family.links is not None:
-        raise refusal("A map between different features is {@map='affine'} without links.")
-    if isinstance(recipe.shrinkage, float):
-        raise ValueError(
-            "'shrinkage' cannot be a number for a map between different features: there is no "
-            "identity to go to. Use 'auto' or None."
-        )
 
 
 def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:

@@ -1,0 +1,60 @@
+"""Whether a matrix can be found that brings samples nearest to each other, and is determined."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import refusal, warn
+from condokit.data.arrays import rms
+from condokit.data.subsets import subsample
+from condokit.divergences.samples import SampleObjective
+from condokit.maps.families import LocationScale
+from condokit.solvers.solution import Solution
+from condokit.summaries.samples import Samples
+
+_FAR = 0.7  # standard deviations between a matrix and a diagonal map, for a warning
+_PERMUTATIONS, _LEVEL = 39, 0.05  # of the test whether a diagonal map leaves more than chance
+_THINNED, _MOST_STRATA = 200, 20  # rows of a stratum, and strata, that this looks at
+ALIKE = (
+    "The strata are too much alike to determine the matrix: rotations that they hardly tell apart "
+    "are as good. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
+)
+
+
+def warn_of_rotations(found: Solution, divergence: Any, samples: Samples) -> None:
+    """Warn of a matrix that is far from a diagonal map which leaves no more than chance does.
+
+    Chance is told by rows that change sides within strata. Between equal domains many rotations
+    are as good as the identity.
+    """
+    is_drawn = samples.n_rows is not None or not hasattr(divergence, "distances")
+    if is_drawn or found.scale.ndim == 1:
+        return
+    some = samples.thinned(_THINNED).strata(subsample(len(samples.weights), _MOST_STRATA))
+    some = replace(some, subjects=None)
+    line = divergence.solve(LocationScale(), samples)
+    x, unit = np.concatenate(some.query), np.concatenate(some.reference).std(axis=0)
+    away = x @ found.scale.T + found.offset - x * line.scale - line.offset
+    if rms(away / unit) < _FAR:
+        return
+    rng, left = np.random.default_rng(0), list[float]()
+    sides = [rows * line.scale + line.offset for rows in some.query], some.reference
+    for _ in range(1 + _PERMUTATIONS):
+        one = replace(some, query=sides[0], reference=sides[1])
+        left.append(SampleObjective(one, divergence)(np.ones(len(unit)), np.zeros(len(unit)))[0])
+        both = [rng.permutation(np.concatenate(pair)) for pair in zip(*sides)]
+        sides = tuple(zip(*(np.split(z, [len(q)]) for z, q in zip(both, some.query))))
+    if np.mean(np.array(left) >= left[0]) > _LEVEL:
+        warn("strata-alike", ALIKE)
+
+
+def check_rectangular(recipe: Any) -> None:
+    """Refuse what has no meaning between different features."""
+    if not recipe.family.is_free or recipe.family.links is not None:
+        raise refusal("A map between different features is {@map='affine'} without links.")
+    if isinstance(recipe.shrinkage, float):
+        raise ValueError(
+            "'shrinkage' cannot be a number for a map between different features: there is no "
+            "identity to go to. Use 'auto' or None."
+        )
