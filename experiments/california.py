@@ -21,6 +21,7 @@ TITLE = "California housing: poor and rich districts, the place as the confounde
 SCENARIOS = ["adapters on all rows", "adapters without test rows"]
 QUICK = SCENARIOS[1:]
 TABPFN = SCENARIOS[:1]
+TABPFN_SEEDS = 3  # 35 predictions each
 THRESHOLD = 1.797  # of the house value, its median
 STANDARDISED = ("MMD standardised", "ConDo MMD standardised")
 # fitted once, to all rows; the others in every simulation

@@ -87,6 +87,8 @@ RESULTS_OF = {
             "errors": ("errors.csv",),
             "curves": ("CURVES.md",),
             "hidden": ("HIDDEN.md",),
+            "cells": ("published.csv",),
+            "paper_cost": ("paper_cost.csv",),
         }.items()
     },
     "instruments": Result(
@@ -106,6 +108,12 @@ RESULTS_OF = {
     "bench": Result(
         "benchmarks/page.py", ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl")
     ),
+    **{
+        f"bench-{name}": Result(
+            f"benchmarks/{name}.py", (f"benchmarks/results/{name}.txt",), prints=True
+        )
+        for name in ("matrices", "samples", "trust", "batches", "start")
+    },
 }
 
 

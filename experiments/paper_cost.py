@@ -1,17 +1,20 @@
-"""How the cost of the paper's methods grows: exponents in rows, features and confounder values.
+"""How the cost of the paper's methods grows with rows, features and confounder values.
 
-Prints the processor time of fits at several sizes, and the slope of its logarithm between the two
-largest. Run as ``python experiments/paper_cost.py``; it takes about two minutes.
+Writes the processor time of fits at several sizes to `results/paper_cost.csv`, the least of three.
+Run as ``python experiments/paper_cost.py``; it takes about four minutes.
 """
 
+import csv
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 
 from condokit import ConDoAdapter
 from condokit.paper import ConDo, MMDBaseline, OTBaseline
 
+FILE = Path(__file__).parent / "results" / "paper_cost.csv"
 CATEGORIES = {
     "OT, location-scale": OTBaseline(),
     "OT, affine": OTBaseline("affine"),
@@ -44,22 +47,25 @@ def cost(adapter, data):
     return min(seconds)
 
 
-def show(title, sizes, methods, of):
-    """Print a line for each method."""
-    print(f"\n{title}: {', '.join(map(str, sizes))}")
-    for name, adapter in methods.items():
-        seconds = [cost(adapter, of(size)) for size in sizes]
-        slope = np.log(seconds[-1] / seconds[-2]) / np.log(sizes[-1] / sizes[-2])
-        print(
-            f"{name:28}{''.join(f'{s:9.3f}' for s in seconds)}   exponent {slope:.1f}", flush=True
-        )
+def measured(what, sizes, methods, of):
+    """Return the rows of the table for one thing that grows."""
+    return [
+        (name, what, size, f"{cost(adapter, of(size)):.3g}")
+        for name, adapter in methods.items()
+        for size in sizes
+    ]
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    show("rows of a domain", (1000, 4000, 16000), CATEGORIES, lambda n: draw(n, 5))
-    show("features", (10, 30, 90), CATEGORIES, lambda d: draw(400, d))
     some = {name: CATEGORIES[name] for name in ("ConDo KL, location-scale", "condokit's default")}
-    show("levels of a category", (4, 16, 64), some, lambda k: draw(2000, 5, k))
-    show("rows, given a number", (100, 200, 400), NUMBERS, lambda n: draw(n, 2, numbers=True))
-    show("features, given a number", (2, 4, 8), NUMBERS, lambda d: draw(100, d, numbers=True))
+    rows = [
+        *measured("rows", (1000, 4000, 16000), CATEGORIES, lambda n: draw(n, 5)),
+        *measured("features", (10, 30, 90), CATEGORIES, lambda d: draw(400, d)),
+        *measured("levels", (4, 16, 64), some, lambda k: draw(2000, 5, k)),
+        *measured("rows", (100, 200, 400), NUMBERS, lambda n: draw(n, 2, numbers=True)),
+        *measured("features", (2, 4, 8), NUMBERS, lambda d: draw(100, d, numbers=True)),
+    ]
+    with FILE.open("w", encoding="utf-8", newline="") as file:
+        head = ("method", "of", "size", "seconds")
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])

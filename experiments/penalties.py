@@ -11,30 +11,18 @@ import ansur
 import categorical2d
 import numpy as np
 from methods import rmse
+from published import affine_objective
 from scipy.optimize import minimize
 
 from condokit import AffineMap, ConDoAdapter
-from condokit.divergences.paper import AffineKL
 from condokit.paper import ConDo
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 
 
-def objective_of(p):
-    """Return the paper's objective with its own prior."""
-    levels = np.intersect1d(p.Z_query, p.Z_reference)
-    domains = (p.X_query, p.Z_query), (p.X_reference, p.Z_reference)
-    sides = [[X[k == Z] for k in levels] for X, Z in domains]
-    n, m = np.array([[len(rows) for rows in side] for side in sides], float)
-    means = [np.array([rows.mean(axis=0) for rows in side]) for side in sides]
-    covs = [np.array([np.cov(rows.T) for rows in side]) for side in sides]
-    w = n * m * (n + m)
-    return AffineKL(w / w.sum(), means[0], covs[0], means[1], covs[1])
-
-
 def penalised(p, strength=0.0, power=2.0, bounded=False):
     """Return the best map with a penalty or without negative entries."""
-    objective = objective_of(p)
+    objective = affine_objective(p, published=False)
     d = objective.d
     identity = np.append(np.eye(d).ravel(), np.zeros(d))
     counted = np.append(np.ones(d * d), np.zeros(d))
@@ -42,8 +30,9 @@ def penalised(p, strength=0.0, power=2.0, bounded=False):
     def value(x):
         gap = np.sqrt((x - identity) ** 2 + 1e-6)
         slope = power * gap ** (power - 2) * (x - identity)
-        total = objective.value(x) + strength * (counted * gap**power).sum()
-        return total, objective.gradient(x) + strength * counted * slope
+        total, gradient = objective.of_numbers(x)
+        total += strength * (counted * gap**power).sum()
+        return total, gradient + strength * counted * slope
 
     bounds = [(0, None)] * (d * d) + [(None, None)] * d if bounded else None
     how = {"method": "L-BFGS-B", "bounds": bounds, "options": {"maxiter": 300}}

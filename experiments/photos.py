@@ -96,9 +96,7 @@ def fits(seed=0):
 
 def run(scenario, seed, quick=False):
     problem = draw(scenario, step=50 if quick else 1)
-    objective = published.affine_objective(
-        problem.X_query, problem.X_reference, problem.Z_query, problem.Z_reference
-    )
+    objective = published.affine_objective(problem)
     for name, fitted, seconds in fit_all(problem, fits(seed), SLOW if quick else ()):
         yield {"method": name, **scores(problem, fitted, objective), "seconds": seconds}
 
@@ -119,7 +117,7 @@ def scores(problem, fitted, objective):
         back = (problem.X_reference - b) @ np.linalg.inv(A).T
         seen = looks(problem.X_reference, back, problem.Z_reference)
         found |= {
-            "objective": float(objective.value(np.append(A.ravel(), b)) + objective.constant),
+            "objective": objective.of_numbers(np.append(A.ravel(), b))[0],
             **{f"{k}_back": v for k, v in seen.items()},
             "region_error_back": region_error(
                 back, problem.Z_reference, problem.X_query, problem.Z_query

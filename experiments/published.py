@@ -36,20 +36,18 @@ def condo_kl(X_query, X_reference, Z_query, Z_reference, diagonal, max_iter=10):
         return ConDoAdapter(family, **how).fit_pair(*data).map_
 
 
-def affine_objective(X_query, X_reference, Z_query, Z_reference):
-    """Return what the affine ConDo KLD of the published numbers makes small, with a constant.
+def affine_objective(p, published=True):
+    """Return what the affine ConDo KLD makes small, given the published prior or the text's.
 
-    The published values are those of its `value` less the mean log-determinant of the query's
-    covariances, its `constant`.
+    The published values have the mean log-determinant of the query's covariances taken off.
     """
-    levels = np.intersect1d(Z_query, Z_reference)
-    sides = [
-        [X[k == Z] for k in levels] for X, Z in ((X_query, Z_query), (X_reference, Z_reference))
-    ]
-    counts = np.array([[len(rows) for rows in side] for side in sides], float)
-    w = np.sqrt(np.prod(counts, axis=0))
+    levels = np.intersect1d(p.Z_query, p.Z_reference)
+    domains = (p.X_query, p.Z_query), (p.X_reference, p.Z_reference)
+    sides = [[X[k == Z] for k in levels] for X, Z in domains]
+    n, m = np.array([[len(rows) for rows in side] for side in sides], float)
     means = [np.array([rows.mean(axis=0) for rows in side]) for side in sides]
     covs = [np.array([np.cov(rows, rowvar=False) for rows in side]) for side in sides]
+    w = np.sqrt(n * m) if published else n * m * (n + m)
     objective = AffineKL(w / w.sum(), means[0], covs[0], means[1], covs[1])
-    objective.constant = -float(w / w.sum() @ np.linalg.slogdet(covs[0])[1])
+    objective.constant = -0.5 * float(w / w.sum() @ np.linalg.slogdet(covs[0])[1])
     return objective

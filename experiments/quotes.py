@@ -14,17 +14,20 @@ ends with this script.
 
 import csv
 import json
+import math
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from statistics import geometric_mean, mean
+from statistics import geometric_mean, mean, median
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
 QUOTE = re.compile(r"<!-- quote (.+?) -->(.*?)<!-- end quote -->", re.DOTALL)
+PUBLISHED = "published.csv"
 EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
 Row = dict[str, str]
 
@@ -75,6 +78,12 @@ def measured(name: str) -> str:
     """Say when and with which commit a result was measured."""
     known = json.loads(text_of("evidence.json")).get(name)
     return f"{known['date']}, commit {known['commit']}" if known else "before dates were recorded"
+
+
+def cells_of_bench() -> list[dict[str, Any]]:
+    """Return the cells of `make bench` that were measured."""
+    text = (ROOT / "benchmarks" / "results" / "page.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()[1:]]
 
 
 # --------------------------------------------------------------------------- writing
@@ -424,6 +433,165 @@ def rejected(*maps: str) -> str:
     return f"{shares[0]} to {shares[-1]}%" if len(shares) > 1 else f"{shares[0]}%"
 
 
+def printed(name: str, pattern: str) -> str:
+    """Return the groups of a pattern in what a benchmark printed."""
+    text = (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8")
+    found = re.search(pattern, text)
+    if found is None:
+        raise LookupError(f"{name}.txt has nothing like {pattern}.")
+    return " / ".join(found.groups())
+
+
+def bench_table() -> str:
+    """Return processor times and errors of some cells of `make bench`."""
+    cells = {
+        "categorical": ("categorical", ((1000, 10), (10**6, 10), (10**7, 10), (1000, 20_000))),
+        "continuous": ("continuous", ((1000, 10), (10**6, 10))),
+        "mixed": ("2 categorical, 3 continuous", ((10_000, 10), (100_000, 10))),
+    }
+    methods = ("condokit", "StandardScaler", "combatlearn", "condo")
+    known = {(r["kind"], r["n"], r["d"], r["method"]): r for r in cells_of_bench()}
+    rows = []
+    for kind, (name, sizes) in cells.items():
+        for n, d in sizes:
+            entries = (_bench_entry(known.get((kind, n, d, method))) for method in methods)
+            rows.append((f"{n:,} x {d:,}, {name}", *entries))
+    return table(["rows x features, confounders", *methods], rows)
+
+
+def _bench_entry(cell: dict[str, Any] | None) -> str:
+    if cell is None or "not_run" in cell:
+        return "not run" if cell is None else f"not run ({cell['not_run'].partition(':')[0]})"
+    seconds = cell["seconds"]
+    shown_time = f"{seconds:.2g} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+    return f"{shown_time} ({cell['error']:.3f})"
+
+
+def bench_matrices() -> str:
+    """Return times of matrices and of MMD beside those of the method's first package."""
+    folder, rows = ROOT / "benchmarks" / "results", []
+    text = (folder / "matrices.txt").read_text(encoding="utf-8")
+    kl = (
+        r"^(\d+ features, .*)\n  published +([\d.]+) ms, KL ([\d.]+) nats\n"
+        r"  default .*?KL ([\d.]+) nats, (\d+)x"
+    )
+    for what, theirs, value, own, ratio in re.findall(kl, text, re.MULTILINE):
+        seconds = f"{float(theirs) / 1e3:.2g} s, KL {float(value):.3g}"
+        rows.append((f"reverse KL, {what}", seconds, f"{ratio} times as fast, KL {float(own):.3g}"))
+    text = (folder / "samples.txt").read_text(encoding="utf-8")
+    mmd = r"^(.*): [\d.]+ s, rMSE ([\d.]+|nan); published ([\d.]+) s, rMSE ([\d.]+|nan): (\d+)x"
+    for what, own, theirs, error, ratio in re.findall(mmd, text, re.MULTILINE):
+        errors = [f", error {float(x):.2f}" if x != "nan" else "" for x in (error, own)]
+        faster = f"{ratio} times as fast{errors[1]}"
+        rows.append((f"MMD, {what}", f"{float(theirs):.2g} s{errors[0]}", faster))
+    return table(["task", "condo", "condokit"], rows)
+
+
+def bench_peer(peer: str, what: str) -> str:
+    """Return in how many cells we are as fast as a peer, or the median or least ratio."""
+    times: dict[tuple[Any, ...], dict[str, float]] = {}
+    for r in cells_of_bench():
+        if "not_run" not in r:
+            name = "ours" if r["method"].startswith("condokit") else r["method"]
+            times.setdefault((r["kind"], r["n"], r["d"]), {})[name] = r["seconds"]
+    both = [cell[peer] / cell["ours"] for cell in times.values() if {"ours", peer} <= set(cell)]
+    if what == "cells":
+        return f"{sum(ratio >= 1 for ratio in both)} of {len(both)}"
+    return f"{median(both) if what == 'median' else min(both):.2g}"
+
+
+def published(verdict: str = "") -> str:
+    """Return how many published numbers were compared, or are within or outside their noise."""
+    return str(sum(row["verdict"] in (verdict or row["verdict"]) for row in rows_of(PUBLISHED)))
+
+
+def published_table() -> str:
+    """Return how many published numbers are within their noise, by experiment and method."""
+    methods = ("Gaussian OT", "MMD", "ConDo Gaussian KLD", "ConDo MMD")
+    rows = rows_of(PUBLISHED)
+    lines = []
+    for name in dict.fromkeys(row["experiment"] for row in rows):
+        cells = []
+        for method in methods:
+            known = [r for r in rows if r["experiment"] == name and r["method"] == method]
+            within = sum(r["verdict"] == "within" for r in known)
+            cells.append(f"{within} of {len(known)}" if known else "–")
+        lines.append((name, *cells))
+    return table(("experiment", *methods), lines)
+
+
+def published_outside() -> str:
+    """Return the published numbers that are outside their noise, and why."""
+    columns = ("experiment", "cell", "method", "metric", "published", "here", "margin", "why")
+    outside = [row for row in rows_of(PUBLISHED) if row["verdict"] == "outside"]
+    return table(columns, [[row[name] for name in columns] for row in outside])
+
+
+def cost(method: str, of: str, what: str = "exponent") -> str:
+    """Return the seconds of a method at the largest size, or the exponent of its growth."""
+    rows = [r for r in rows_of("paper_cost.csv") if r["method"] == method and r["of"] == of]
+    (n, early), (m, late) = ((float(r["size"]), float(r["seconds"])) for r in rows[-2:])
+    if what == "seconds":
+        return f"{late:.2g} s"
+    return shown(math.log(late / early) / math.log(m / n), 1)
+
+
+def paper_table() -> str:
+    """Return errors of the paper's text, its published numbers and the default."""
+    known = json.loads((ROOT / "experiments" / "published_numbers.json").read_text("utf-8"))
+    effects = ("Homoscedastic Linear", "Heteroscedastic Linear", "Nonlinear")
+    shifts = "NoiseFree-TargetShift-FeatureShift"
+    both = "location-scale, target shift + feature shift"
+    # title, file, metric here, metric there, scenarios here and there
+    parts = [
+        ("categorical1d, 10 / 20 / 50 rows", "rmse", "rmse", [f"N={n}" for n in (10, 20, 50)]),
+        (
+            "categorical1d, 100 / 200 / 500 rows",
+            "rmse",
+            "rmse",
+            [f"N={n}" for n in (100, 200, 500)],
+        ),
+        (
+            "continuous1d, both shifts",
+            "heldout_rmse",
+            "test_rmse",
+            [f"{shifts} / {e}" for e in EFFECTS],
+        ),
+        ("ansur, scales and offsets, both shifts", "rmse", "rmse", [both]),
+    ]
+    lines = []
+    for title, metric, there, scenarios in parts:
+        name = title.split(",")[0]
+        rows = [r for r in rows_of(f"{name}.csv") if int(r["seed"]) < 10]
+        cells = []
+        for method in ("ConDo KL", None, "condokit"):
+            numbers = []
+            for k, scenario in enumerate(scenarios):
+                if method is None:
+                    cell = f"{shifts} / {effects[k]}" if name == "continuous1d" else scenario
+                    numbers.append(known[name][cell]["ConDo Gaussian KLD"][there])
+                    continue
+                mine = [r for r in rows if (r["scenario"], r["method"]) == (scenario, method)]
+                numbers.append(mean(float(r[metric]) for r in mine))
+            cells.append(" / ".join(map(shown, numbers)))
+        lines.append((title, *cells))
+    return table(("", 'text, `ConDo("kl")`', "published numbers", "`ConDoAdapter()`"), lines)
+
+
+def runtimes_table() -> str:
+    """Return the seconds of fits of the paper's figure of runtimes."""
+    methods = ("Gaussian OT", "MMD", "ConDo KL", "ConDo MMD", "condokit")
+    rows = rows_of("categorical1d.csv")
+    lines = []
+    for n in (10, 20, 50, 100, 200, 500):
+        known = [r for r in rows if r["scenario"] == f"N={n}" and int(r["seed"]) < 100]
+        seconds = (
+            mean(float(r["seconds"]) for r in known if r["method"] == method) for method in methods
+        )
+        lines.append((str(n), *(f"{s:.1g}" for s in seconds)))
+    return table(("rows", *methods), lines)
+
+
 QUOTES: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
@@ -431,6 +599,8 @@ QUOTES: dict[str, Callable[..., str]] = {
         *(matrices_table, verdict, verdict_table, confounders, scale_table, coverage_table),
         *(errors_held, curves_table, curves_auto, standards_table, batches_ratio, batches_table),
         *(bladder, bladder_combat, batches_trust, plan, hidden, hidden_table, rejected),
+        *(printed, bench_table, bench_matrices, bench_peer),
+        *(published, published_table, published_outside, cost, runtimes_table, paper_table),
     )
 }
 

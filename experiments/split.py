@@ -51,8 +51,6 @@ CLAIMS = [
     )
 ]
 NOTES = [
-    "With 16 and 32 columns the repeated ConDo KL errs more than the published one: trees of "
-    "this implementation of chained equations see little of a sum of many columns.",
     "The text calls the decomposition noisy; the columns sum to the confounder exactly.",
     "The published ConDo MMD was given a second, different split; here all methods get the first.",
 ]

@@ -109,6 +109,15 @@ def test_the_house_stays_small():
     assert sum(map(lines_of_code, MODULES)) <= 32_350
 
 
+def test_no_two_classes_share_a_name():
+    homes = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(module_of(path))
+    assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
 def test_users_classes_are_not_met_by_assertions():
     for path in MODULES:
         assert "assert isinstance" not in path.read_text(), path

@@ -114,7 +114,6 @@ WALK = {
     ("conditional", "chained", "n_iter"): (1, SMOOTH),
     ("conditional", "chained", "n_neighbors"): (9, SMOOTH),
     ("conditional", "chained", "n_estimators"): (3, SMOOTH),
-    ("conditional", "chained", "own_models"): (True, SMOOTH),
     ("conditional", "chained", "fraction"): (0.4, SMOOTH),
     ("divergence", "reverse-kl", "variant"): ("paper", {"given": "category"}),
     ("divergence", "likelihood", "residuals"): ("normal", {"given": "category"}),

@@ -4,6 +4,7 @@ For comparisons with McCarter, *Towards Backwards-Compatible Data with Confounde
 Adaptation* (TMLR 2024). Its formulas move S to T: S is the query, T the reference.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from condokit.conditionals.chained import Chained
 from condokit.data import kernels
 from condokit.data.covariates import Covariates
 from condokit.data.study import Strata, Study
-from condokit.divergences.minibatches import MinibatchMMD
+from condokit.divergences.minibatches import MinibatchMMD, check_share
 from condokit.divergences.paper import PaperKL, PaperOT
 
 __all__ = ["ConDo", "MMDBaseline", "OTBaseline", "PaperPrior"]
@@ -38,7 +39,8 @@ class PaperPrior(ProductPrior):
     ----------
     k_Z : callable or None, default=None
         The kernel on confounders as they are given, :math:`k_Z(Z_1, Z_2)` -> matrix. None is RBF
-        with Silverman's width for numbers, times equality of categories.
+        for numbers, with their covariance in the domain times Silverman's factor squared, times
+        equality of categories.
     published : bool, default=False
         Whether weights are those of the published numbers.
 
@@ -74,15 +76,21 @@ class PaperPrior(ProductPrior):
         return super().weigh(share_query, share_reference, share_pooled)
 
     def density(self, at: Covariates, data: Covariates) -> Array:  # noqa: D102
-        kernels.check_kernel(self.k_Z, None)
-        return kernels.density(at, data, kernels.column_widths(data), self.k_Z)
+        kernels.check_kernel(self.k_Z, None, "k_Z")
+        if self.k_Z is None:  # where the covariance of numbers is the identity
+            n, p = data.Z.shape
+            cov = np.atleast_2d(np.cov(data.Z, rowvar=False)) if n > 1 else np.zeros((p, p))
+            root = np.linalg.cholesky(cov + np.diag(1e-10 * np.diag(cov) + 1e-24))
+            at, data = (replace(c, Z=np.linalg.solve(root, c.Z.T).T) for c in (at, data))
+            width = np.full(p, (n * (p + 2) / 4) ** (-1 / (p + 4)))
+        return kernels.density(at, data, width if self.k_Z is None else np.empty(0), self.k_Z)
 
     def support(self, domains: Study, strata: Strata) -> Support:
         """Return the strata seen in both domains, those of categories alone weighted by k_Z."""
         found = super().support(domains, strata)
         if self.k_Z is None or domains.continuous:
             return found
-        kernels.check_kernel(self.k_Z, None)
+        kernels.check_kernel(self.k_Z, None, "k_Z")
         values = np.empty((len(strata.levels), len(strata.names)), dtype=object)
         values[:] = strata.levels
         values = values[:, 0] if len(strata.names) == 1 else values
@@ -136,6 +144,8 @@ class _PaperAdapter(ConDoAdapter):
     ) -> ConDoAdapter:
         name = type(self).__name__
         check_word("'map'", self.map, ("location-scale", "affine"))
+        if not isinstance(self.published, bool):
+            raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
             text = f"{name} needs single rows, which statistics do not tell. Use ConDoAdapter."
             raise checks.NeedsRows(text)
@@ -173,29 +183,11 @@ class _PaperAdapter(ConDoAdapter):
             text = "The published numbers have F=1, or F=0.01 for photos. Got "
             raise ValueError(f"{text}{self.F!r}.")
 
-    def _minibatches(self, values: dict[str, Any]) -> MinibatchMMD:
-        """Return the paper's descent, with settings that have been checked."""
-        for name in ("K_Z", "epochs", "patience"):
-            check_integer(name, values[name], 1)
-        check_integer("K_X", values["K_X"], 2)
-        check_number("learning_rate", values["learning_rate"], 1e-300)
-        check_number("weight_decay", values["weight_decay"], 0)
-        _check_share(values["F"])
-        if values["h_X"] is not None:
-            check_number("h_X", values["h_X"], 1e-300)
-        if values["k_X"] is not None:
-            _check_radial(values["k_X"])
+    def _minibatches(self) -> MinibatchMMD:
+        """Return the paper's descent."""
         return MinibatchMMD(
-            values["epochs"],
-            values["learning_rate"],
-            values["K_Z"],
-            values["K_X"],
-            values["F"],
-            redrawn=values["F"] < 1 and not self.published,
-            kernel=values["k_X"],
-            bandwidth=values["h_X"],
-            weight_decay=values["weight_decay"],
-            patience=values["patience"],
+            **{name: getattr(self, name) for name in _OF_MINIBATCHES},
+            redrawn=self.F != 1 and not self.published,
             random_state=check_seed(self.random_state),
         )
 
@@ -203,30 +195,6 @@ class _PaperAdapter(ConDoAdapter):
 def _same(value: Any, default: Any) -> bool:
     """Tell whether a setting is the default; no array nor function is."""
     return value is default or (np.isscalar(value) and value == default)
-
-
-def _check_share(F: Any) -> None:
-    if not (checks.is_number(F) and 0 < F <= 1):
-        raise ValueError(f"'F' must be a share of the rows, above 0 and at most 1. Got {F!r}.")
-
-
-def _check_radial(kernel: Any) -> None:
-    """Refuse a kernel on features that is no kernel of distances with its slope."""
-    must = "'k_X' must take squared distances over the width, and return the kernel and its slope"
-    if not callable(kernel):
-        raise ValueError(f"{must}. Got {kernel!r}.")
-    s, step = np.array([[0.5, 1.0], [2.0, 4.0]]), 1e-6
-    try:
-        values, slopes = (np.asarray(part, dtype=float) for part in kernel(s))
-        moved = np.subtract(*(np.asarray(kernel(s + h)[0]) for h in (step, -step))) / (2 * step)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{must}. It failed: {error}.") from None
-    if values.shape != s.shape or slopes.shape != s.shape:
-        raise ValueError(f"{must}, both of their shape {s.shape}. Got {values.shape}.")
-    if not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError("'k_X' must return finite numbers that are not negative.")
-    if not np.allclose(slopes, moved, rtol=1e-3, atol=1e-6):
-        raise ValueError("The slope that 'k_X' returns is not that of its values.")
 
 
 class ConDo(_PaperAdapter):
@@ -252,8 +220,8 @@ class ConDo(_PaperAdapter):
         The kernel on confounders for the prior, ``k_Z(Z1, Z2)`` -> matrix. None is RBF for numbers,
         times equality of categories.
     h_Z : float or None, default=None
-        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, for each
-        domain and column.
+        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, times the
+        covariance of the numbers in each domain.
     K_X : int, default=20
         Imputations at a confounder value, and rows in a set of a minibatch. Given categories, "kl"
         takes all rows.
@@ -347,12 +315,12 @@ class ConDo(_PaperAdapter):
         self._check_used(domains)
         check_integer("K_X", self.K_X, 2)
         check_integer("rounds", self.rounds, 1)
-        _check_share(self.F)
+        check_share(self.F)
         divergence: Any = PaperKL(self.start, self.steps, self.published)
         if self.published:
             divergence = PaperKL("location-scale", 10, True)
         if is_mmd:
-            divergence = self._minibatches(self.get_params(deep=False))
+            divergence = self._minibatches()
         found = {"map": self.map, "divergence": divergence, "shrinkage": None, "controls": None}
         found |= {"prior": "product", "conditional": "auto"}
         if domains.confounders:
@@ -361,7 +329,6 @@ class ConDo(_PaperAdapter):
             found["conditional"] = Chained(
                 self.K_X,
                 self.rounds,
-                own_models=True,
                 fraction=1.0 if is_mmd else self.F,
                 random_state=check_seed(self.random_state),
             )
@@ -508,7 +475,7 @@ class MMDBaseline(_Baseline):
     def _ingredients(self, domains: Study) -> dict[str, Any]:
         free = ("epochs", "learning_rate", "F")
         self._refuse_unpublished(tuple(name for name in _OF_MINIBATCHES if name not in free))
-        descent = self._minibatches(self.get_params(deep=False))
+        descent = self._minibatches()
         return {**_PLAIN, "map": self.map, "divergence": descent, **_LIMITS}
 
 

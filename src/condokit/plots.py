@@ -1,19 +1,23 @@
 """Figures of what `assess`, `evaluate` and a fitted adapter say; needs the extra `plot`.
 
-Every function draws from a record, computes nothing of its own, and returns a matplotlib figure.
+Every function draws from a record, computes nothing of its own, and returns a matplotlib figure,
+at most as wide as two columns of a journal.
 """
 
 import io
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from inspect import cleandoc, signature
+from typing import Any, TypeVar
 
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import listing
+from condokit.data.arrays import NORMAL_95
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
 from condokit.maps.monotone import drawn_curves
@@ -36,16 +40,50 @@ __all__ = [
     "site_effects",
     "variance",
 ]
-_MOST_ROWS = 40
+_MOST_BARS = 40
 _MOST_CURVES = 12
 _MOST_PANELS = 6  # side by side
 _MOST_NAMED = 12  # sites in a legend
 _NUMBERED = ("agreement", "distribution")
 _SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
 FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
-_INTERVAL = 1.96
 _QUARTILES = ("low", "median", "high")
 _DECADES = 1.0  # of standard deviations that share an axis
+_PAGE = 7.1  # inches: two columns of a journal
+_STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.titlesize": 9,
+    "figure.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+}
+_FIRST = {
+    "evaluation": "evaluation : Evaluation or BatchEvaluation\n    What `evaluate` returned.",
+    "adapter": "adapter : ConDoAdapter or BatchAdapter\n    A fitted adapter.",
+}
+_OF_SITE = {"reference": "all others, mapped", "query, as recorded": "as recorded"}
+_OF_SITE["query, mapped"] = "mapped"
+_RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
+_Draws = TypeVar("_Draws", bound=Callable[..., Any])
+
+
+def _figure_of(draw: _Draws) -> _Draws:
+    """Let a public function draw in our style, and tell what all of them take and return."""
+
+    @wraps(draw)
+    def drawn(*given: Any, **named: Any) -> Any:
+        with pyplot().rc_context(_STYLE):
+            return draw(*given, **named)
+
+    told, example = cleandoc(draw.__doc__ or "").split("Examples\n")
+    if "Parameters\n" not in told:
+        told += f"Parameters\n----------\n{_FIRST[next(iter(signature(draw).parameters))]}\n\n"
+    drawn.__doc__ = f"{told}{_RETURNS}Examples\n{example}"
+    return drawn  # type: ignore[return-value]
 
 
 def files(
@@ -100,7 +138,9 @@ def _of_site(figure: Any, name: str) -> Any:
     """Say which site a figure is of."""
     if name:
         told = figure.get_suptitle()
-        figure.suptitle(f"Site {_literal(name)}{': ' if told else ''}{told}", x=0.01, ha="left")
+        figure.suptitle(f"{_literal(name)}{': ' if told else ''}{told}", x=0.01, ha="left")
+        for text in (text for legend in figure.legends for text in legend.get_texts()):
+            text.set_text(_OF_SITE.get(text.get_text(), text.get_text()))
     return figure
 
 
@@ -119,6 +159,7 @@ def _maps(adapter: Any) -> dict[str, tuple[Any, Any]]:
     return {"": (adapter.map_, adapter.errors_)}
 
 
+@_figure_of
 def overlap(assessment: Assessment) -> Any:
     """Draw the share of each domain's rows by confounder values; hidden counts are left open.
 
@@ -126,11 +167,6 @@ def overlap(assessment: Assessment) -> Any:
     ----------
     assessment : Assessment
         What `assess` returned.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
 
     Examples
     --------
@@ -141,13 +177,13 @@ def overlap(assessment: Assessment) -> Any:
     'Overlap of the confounders: 0.48'
     """
     sheet, note = assessment.strata, ""
-    names = sheet["rows with"][:_MOST_ROWS]
+    names = sheet["rows with"][:_MOST_BARS]
     if not names:
         raise ValueError("There are no confounders to draw.")
     figure, (axis,) = _figure(7, 1.2 + 0.42 * len(names))
     for side, colour, step in (("query", BEFORE, -0.2), ("reference", REFERENCE, 0.2)):
         place = np.arange(len(names)) + step
-        counts, total = sheet[f"n_{side}"][:_MOST_ROWS], getattr(assessment, f"n_{side}")
+        counts, total = sheet[f"n_{side}"][:_MOST_BARS], getattr(assessment, f"n_{side}")
         sizes, hidden = (np.array(x) for x in zip(*map(size_of, counts)))
         share = sizes / max(total, 1)
         axis.barh(place, np.where(hidden, 0, share), 0.38, color=colour, label=side)
@@ -157,22 +193,13 @@ def overlap(assessment: Assessment) -> Any:
     _name_rows(axis, names)
     coefficient = "none" if assessment.overlap is None else f"{assessment.overlap.coefficient:.2f}"
     _label(axis, f"Overlap of the confounders: {coefficient}", f"share of the domain's rows{note}")
-    axis.legend(frameon=False)
+    axis.legend()
     return figure
 
 
+@_figure_of
 def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     """Draw the shift of every feature given the confounders, before and after the map, by site.
-
-    Parameters
-    ----------
-    evaluation : Evaluation or BatchEvaluation
-        What `evaluate` returned.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
 
     Examples
     --------
@@ -180,7 +207,7 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
     >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
-    >>> figure = plots.love(evaluate(adapter, df, **roles, n_permutations=50))
+    >>> figure = plots.love(evaluate(adapter, df, n_permutations=50))
     >>> figure.axes[0].get_title("left")
     'Shift by feature'
     """
@@ -189,17 +216,17 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     found = {label: one for label, one in every.items() if label in worst}
     shown, sheets = list(found), [one.features for one in found.values()]
     sizes = np.abs([[sheet[f"shift_{name}"] for name in ("before", "after")] for sheet in sheets])
-    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_ROWS]
+    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_BARS]
     wide = 7 if len(shown) == 1 else 2.4 + 1.9 * len(shown)
     how = {"sharey": True, "sharex": True}
-    figure, axes = _figure(wide, 1.4 + 0.24 * len(rows), len(shown), **how)
+    figure, axes = _figure(wide, 1.4 + 0.18 * len(rows), len(shown), **how)
     place = np.arange(len(rows))
     for axis, label, (before, after) in zip(axes, shown, sizes):
         axis.hlines(place, before[rows], after[rows], color="#d1d5db", zorder=1)
         axis.scatter(before[rows], place, color=BEFORE, marker="s", s=22, label="before", zorder=2)
         axis.scatter(after[rows], place, color=AFTER, s=24, label="after", zorder=3)
         axis.axvline(0.1, color=REFERENCE, ls=":", lw=1)
-        axis.set_title(_literal(label), loc="left")
+        axis.set_title(_literal(label))
     names = [str(sheets[0]["feature"][i]) for i in rows]
     _name_rows(axes[0], names)
     axes[0].set_xlim(left=0)
@@ -211,27 +238,18 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     else:
         figure.suptitle(title, x=0.01, ha="left")
         sites = _left(len(every) - len(shown), "sites with smaller errors")
-        figure.supxlabel(f"{below}; dotted: 0.1{sites}", fontsize=9)
-    axes[-1].legend(frameon=False)
+        figure.supxlabel(f"{below}; dotted: 0.1{sites}")
+    axes[-1].legend()
     return figure
 
 
+@_figure_of
 def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     """Draw scales and offsets of diagonal maps with 95% intervals where they are known.
 
-    Parameters
-    ----------
-    adapter : ConDoAdapter or BatchAdapter
-        A fitted adapter.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, plots
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
     >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
     >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
@@ -247,7 +265,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     if len(names) > (most := _most_rows(len(maps))):
         largest = np.abs(np.log(np.abs(scales))).max(axis=0)
         rows = np.sort(np.argsort(-largest)[:most])
-    step = min(0.24 + 0.08 * (len(maps) - 1), 0.6)
+    step = min(0.15 + 0.05 * (len(maps) - 1), 0.6)
     figure, axes = _figure(9, 1.2 + step * len(rows), 2, sharey=True)
     colours, place = _site_colours(adapter), np.arange(len(rows))
     origin, per, unit = next(iter(maps.values()))[0].fitted_on, np.ones(len(names)), "units"
@@ -259,7 +277,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     ):
         axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
         for k, (label, (affine, errors)) in enumerate(maps.items()):
-            bars = None if errors is None else (_INTERVAL * getattr(errors, key) / size)[rows]
+            bars = None if errors is None else (NORMAL_95 * getattr(errors, key) / size)[rows]
             at = place + _dodge(k, len(maps))
             dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
             axis.errorbar((getattr(affine, key) / size)[rows], at, xerr=bars, **dot)
@@ -269,10 +287,11 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
         _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
         text = f"{len(rows)} of {len(names)} features, those of the largest and smallest scales"
-        figure.suptitle(text, x=0.01, ha="left", fontsize=9)
+        figure.suptitle(text, x=0.01, ha="left")
     return figure
 
 
+@_figure_of
 def map_curves(adapter: ConDoAdapter) -> Any:
     """Draw the curves of a map, the most bent first, with 95% intervals where they are known.
 
@@ -280,11 +299,6 @@ def map_curves(adapter: ConDoAdapter) -> Any:
     ----------
     adapter : ConDoAdapter
         A fitted adapter, with ``map="monotone"``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
 
     Examples
     --------
@@ -317,6 +331,7 @@ def map_curves(adapter: ConDoAdapter) -> Any:
     return figure
 
 
+@_figure_of
 def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     """Draw a feature by stratum: reference, query as recorded, and query mapped.
 
@@ -327,18 +342,13 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     feature : str or None, default=None
         The feature; None is the one that is most shifted.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-
     Examples
     --------
     >>> from condokit import ConDoAdapter, datasets, evaluate, plots
     >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
     >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
-    >>> figure = plots.densities(evaluate(adapter, df, **roles, n_permutations=50), "eeg_alpha_F3")
+    >>> figure = plots.densities(evaluate(adapter, df, n_permutations=50), "eeg_alpha_F3")
     >>> [axis.get_title("left") for axis in figure.axes]
     ['all', 'seizure = False', 'seizure = True']
     """
@@ -350,7 +360,7 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     for axis in axes[len(strata) :]:
         axis.set_visible(False)
     for axis, (name, curves) in zip(axes, strata.items()):
-        axis.set_title(_literal(name), loc="left", fontsize=10)
+        axis.set_title(_literal(name))
         axis.set_yticks([])
         if curves["reference"] is not None:
             axis.fill_between(grid, curves["reference"], color=REFERENCE, alpha=0.35, lw=0)
@@ -358,7 +368,7 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
             if curves[key] is not None:
                 axis.plot(grid, curves[key], color=colour, ls=style)
         if any(curve is None for curve in curves.values()):
-            axis.set_xlabel("too few rows to show all", fontsize=8)
+            axis.set_xlabel("too few rows to show all")
     from matplotlib import lines, patches
 
     handles = [
@@ -366,47 +376,37 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
         lines.Line2D([], [], color=BEFORE, ls="--", label="query, as recorded"),
         lines.Line2D([], [], color=AFTER, label="query, mapped"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     figure.suptitle(_literal(feature), x=0.01, ha="left")
     return figure
 
 
+@_figure_of
 def components(evaluation: Evaluation | BatchEvaluation) -> Any:
     """Draw the first two principal components before and after, by site and by confounder.
 
-    Parameters
-    ----------
-    evaluation : Evaluation or BatchEvaluation
-        What `evaluate` returned.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure: a row before and a row after the maps, on the same axes.
+    A row before and a row after the maps, on the same axes.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import BatchAdapter, evaluate, plots
-    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
-    >>> age = rng.normal(50, 10, 180)
-    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
-    >>> roles = {"batch": site, "confounders": {"age": age}}
-    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
-    >>> figure = plots.components(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.components(evaluate(adapter, df, n_permutations=50))
     >>> [axis.get_title("left") for axis in figure.axes[:2]]
-    ['site, before', 'age, before']
+    ['site, before', 'seizure, before']
     """
     known = _pictured(evaluation)
     few = [c for c in known.confounders if c.values is not None or len(c.levels) <= _MOST_NAMED]
     few = few[: _MOST_PANELS - 3]
     n = 1 + len(few)
-    figure, axes = _figure(0.8 + 2.6 * max(n, 1.5), 5.6, n, rows=2, sharex=True, sharey=True)
+    figure, axes = _figure(0.8 + 2.6 * max(n, 1.5), 4.6, n, rows=2, sharex=True, sharey=True)
     for row, when in enumerate(("before", "after")):
         for k in range(n):
             axis, (x, y) = axes[row * n + k], known.scores[when].T
             title = "site" if k == 0 else few[k - 1].name
-            axis.set_title(_literal(f"{title}, {when}"), loc="left", fontsize=10)
+            axis.set_title(_literal(f"{title}, {when}"))
             dots = {"s": 7, "alpha": 0.7, "lw": 0}
             if k and few[k - 1].values is not None:
                 drawn = axis.scatter(x, y, c=few[k - 1].values, cmap="viridis", **dots)
@@ -419,7 +419,7 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
                 here = codes == b
                 axis.scatter(x[here], y[here], color=colour, label=_literal(labels[b]), **dots)
             if not row and len(labels) <= _MOST_NAMED:
-                axis.legend(frameon=False, fontsize=8, markerscale=2, handletextpad=0.1)
+                axis.legend(markerscale=2, handletextpad=0.1)
     share = " and ".join(f"{one:.0%}" for one in known.explained)
     note = f"Axes: the first two components as recorded ({share} of the variance)"
     rows = _left(known.n_rows - len(known.domain), "rows")
@@ -428,34 +428,24 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
     return figure
 
 
+@_figure_of
 def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     """Draw what share of the variance site and confounders explain, each given the others.
 
-    Parameters
-    ----------
-    evaluation : Evaluation or BatchEvaluation
-        What `evaluate` returned.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure: medians over features, with lines from the first to the third quartile.
+    Medians over features, with lines from the first to the third quartile.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import BatchAdapter, evaluate, plots
-    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
-    >>> age = rng.normal(50, 10, 180)
-    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
-    >>> roles = {"batch": site, "confounders": {"age": age}}
-    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
-    >>> figure = plots.variance(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.variance(evaluate(adapter, df, n_permutations=50))
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    ['site', 'age', 'residual']
+    ['site', 'seizure', 'residual']
     """
     known = _pictured(evaluation)
-    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_ROWS]
+    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_BARS]
     figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
     for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
         found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
@@ -469,7 +459,7 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     _label(
         axis, "Partial shares of variance", "share of a feature's variance, each given the others"
     )
-    axis.legend(frameon=False)
+    axis.legend()
     used = len(known.domain)
     note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
     note += f"interactions; shared parts are in no bar{_left(known.n_rows - used, 'rows')}."
@@ -477,6 +467,7 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     return figure
 
 
+@_figure_of
 def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = None) -> Any:
     """Draw features against a continuous confounder by site, before and after the maps.
 
@@ -487,23 +478,17 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
     confounder : str or None, default=None
         The confounder; None is the first continuous one.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure: means of bins with equal numbers of rows, of the most shifted features.
+    Means of bins with equal numbers of rows, of the most shifted features.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import BatchAdapter, evaluate, plots
-    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
-    >>> age = rng.normal(50, 10, 180)
-    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
-    >>> roles = {"batch": site, "confounders": {"age": age}}
-    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
-    >>> figure = plots.against(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame().assign(age=[*range(60)] * 2)
+    >>> roles = {"domain": "device", "confounders": "age", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.against(evaluate(adapter, df, n_permutations=50))
     >>> len(figure.axes)
-    4
+    8
     """
     known = _pictured(evaluation)
     names = list(dict.fromkeys(one["confounder"] for one in known.curves))
@@ -512,16 +497,18 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
     confounder = _one_of(names, confounder)
     drawn = [one for one in known.curves if one["confounder"] == confounder][:4]
     n = len(drawn)
-    figure, axes = _figure(1 + 2.3 * n, 5.2, n, rows=2, sharex=True)
+    figure, axes = _figure(1 + 2.3 * n, 4.2, n, rows=2, sharex=True)
     colours = dict(zip(known.labels, _colours(len(known.labels))))
+    few = len(known.labels) <= _MOST_NAMED
+    how = {"marker": "o", "ms": 3, "lw": 1.2} if few else {"lw": 0.6, "alpha": 0.6}
     for k, one in enumerate(drawn):
         axes[k].sharey(axes[n + k])
         for row, when in enumerate(("before", "after")):
             axis = axes[row * n + k]
             for line in one["lines"]:
                 label, colour = line["domain"], colours[line["domain"]]
-                axis.plot(line["x"], line[when], "o-", ms=3, lw=1.2, color=colour, label=label)
-            axis.set_title(_literal(f"{one['feature']}, {when}"), loc="left", fontsize=9)
+                axis.plot(line["x"], line[when], color=colour, label=label, **how)
+            axis.set_title(_literal(f"{one['feature']}, {when}"))
         axes[n + k].set_xlabel(_literal(confounder))
     _legend(figure, axes[0], len(known.labels))
     used = len(known.domain)
@@ -530,102 +517,69 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
     return figure
 
 
+@_figure_of
 def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
     """Draw the confounders of every site: boxes of numbers, shares of levels.
 
-    Parameters
-    ----------
-    evaluation : Evaluation or BatchEvaluation
-        What `evaluate` returned.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import BatchAdapter, evaluate, plots
-    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
-    >>> age = rng.normal(50, 10, 180)
-    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
-    >>> roles = {"batch": site, "confounders": {"age": age}}
-    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
-    >>> figure = plots.confounders(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.confounders(evaluate(adapter, df, n_permutations=50))
     >>> figure.axes[0].get_title("left")
-    'age'
+    'seizure'
     """
     known = _pictured(evaluation)
     shown = known.confounders[:_MOST_PANELS]
     if not shown:
         raise ValueError("There are no confounders to draw.")
-    n = len(known.labels)
-    size = 1 + 2.8 * max(len(shown), 1.5), 1.4 + 0.3 * n
-    figure, axes = _figure(*size, len(shown), sharey=True)
+    n, across = len(known.labels), min(len(shown), 3)
+    rows = -(-len(shown) // across)
+    figure, axes = _figure(
+        1 + 2.8 * max(across, 1.5), rows * (1.2 + 0.2 * n), across, rows=rows, sharey=True
+    )
+    black = {"medianprops": {"color": "#111827"}, "showfliers": False, "whis": (5, 95)}
     for axis, c in zip(axes, shown):
-        axis.set_title(_literal(c.name), loc="left", fontsize=10)
+        axis.set_title(_literal(c.name))
+        sites = [known.domain == b for b in range(n)]
         if c.values is not None:
-            parts = [c.values[known.domain == b] for b in range(n)]
-            lines = {"color": "#111827"}
-            axis.boxplot(
-                parts,
-                positions=range(n),
-                orientation="horizontal",
-                showfliers=False,
-                widths=0.6,
-                medianprops=lines,
-                whis=(5, 95),
-            )
+            parts = [c.values[here & np.isfinite(c.values)] for here in sites]
+            axis.boxplot(parts, positions=range(n), orientation="horizontal", widths=0.6, **black)
             continue
-        counts = np.array(
-            [np.bincount(c.codes[known.domain == b], minlength=len(c.levels)) for b in range(n)],
-            dtype=float,
-        )
+        levels = np.arange(len(c.levels))
+        counts = np.array([(c.codes[here, None] == levels).sum(axis=0) for here in sites])
         shares, start = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), np.zeros(n)
-        for level, share, colour in zip(c.levels, shares.T, _colours(len(c.levels))):
+        for level, share, colour in zip(c.levels, shares.T, _colours(len(levels))):
             axis.barh(range(n), share, 0.6, left=start, color=colour, label=_literal(str(level)))
             start = start + share
         axis.set_xlim(0, 1)
-        if len(c.levels) <= _MOST_NAMED:
-            axis.legend(
-                frameon=False,
-                fontsize=8,
-                loc="upper center",
-                ncols=3,
-                bbox_to_anchor=(0.5, -0.12),
-                handlelength=1,
-            )
+        if len(levels) <= _MOST_NAMED:
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 1}
+            axis.legend(ncols=3, borderaxespad=2.5, **below)
+    for axis in axes[len(shown) :]:
+        axis.set_visible(False)
     _name_rows(axes[0], known.labels)
-    rows = _left(known.n_rows - len(known.domain), "rows")
-    note = f"Boxes: quartiles, whiskers: 5 to 95%{rows}"
+    note = "Boxes: quartiles, whiskers: 5 to 95%"
+    note += _left(known.n_rows - len(known.domain), "rows")
     note += _left(len(known.confounders) - len(shown), "confounders")
-    figure.suptitle(f"{note}.", x=0.01, ha="left", fontsize=8, color=REFERENCE)
+    figure.suptitle(f"{note}.", x=0.01, ha="left", color=REFERENCE)
     return figure
 
 
+@_figure_of
 def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     """Draw what maps add at the mean of every feature, with 95% intervals, features alike together.
 
-    Parameters
-    ----------
-    adapter : ConDoAdapter or BatchAdapter
-        A fitted adapter.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure: one panel for features whose standard deviations are of one order of size.
+    One panel for features whose standard deviations are of one order of size.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import BatchAdapter, evaluate, plots
-    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
-    >>> age = rng.normal(50, 10, 180)
-    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
-    >>> roles = {"batch": site, "confounders": {"age": age}}
-    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> len(plots.site_effects(adapter).axes)
     1
     """
@@ -646,7 +600,7 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     most = _most_rows(len(maps))
     rows = np.sort(np.argsort(-np.nan_to_num(size), kind="stable")[:most])
     panels = _of_one_size(sd, rows)
-    step = min(0.24 + 0.07 * (len(maps) - 1), 0.6)
+    step = min(0.15 + 0.05 * (len(maps) - 1), 0.6)
     heights = [1 + step * len(panel) for panel in panels]
     figure, axes = _figure(
         7, 0.9 + sum(heights), rows=len(panels), gridspec_kw={"height_ratios": heights}
@@ -655,7 +609,7 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     for axis, panel in zip(axes, panels):
         axis.axvline(0, color=REFERENCE, ls=":", lw=1)
         for k, (label, (change, error)) in enumerate(zip(maps, found)):
-            bars = None if error is None else _INTERVAL * error[panel]
+            bars = None if error is None else NORMAL_95 * error[panel]
             at = np.arange(len(panel)) + _dodge(k, len(maps))
             dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
             axis.errorbar(change[panel], at, xerr=bars, **dot)
@@ -681,6 +635,7 @@ def _of_one_size(sd: Any, rows: Any) -> list[Any]:
     return [rows[sorted(group)] for group in sorted(groups, key=min)]
 
 
+@_figure_of
 def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     """Draw differences of paired measurements against their means, with limits of agreement.
 
@@ -690,11 +645,6 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         What `evaluate` with `pairs` returned as `agreement`.
     feature : str or None, default=None
         The feature; None is the first.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
 
     Examples
     --------
@@ -710,14 +660,14 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     names = agreement.features["feature"]
     feature = _one_of(names, feature)
     j = names.index(feature)
-    figure, (axis,) = _figure(6, 4)
+    figure, (axis,) = _figure(5, 3.2)
     axis.scatter(agreement.mean[:, j], agreement.difference[:, j], s=14, color=AFTER, alpha=0.7)
     axis.axhline(0, color=REFERENCE, lw=1)
     for key, style in (("bias", "-"), ("lower", "--"), ("upper", "--")):
         value = agreement.features[key][j]
         axis.axhline(value, color=BEFORE, ls=style, lw=1)
-        where = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        axis.annotate(f"{key} {value:.3g}", (1, value), fontsize=8, **where)
+        where = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
+        axis.annotate(f"{key}\n{value:.3g}".replace("-", "\N{MINUS SIGN}"), (1.01, value), **where)
     axis.set_ylabel("mapped minus reference")
     title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
     _label(axis, title, "mean of mapped and reference value")
@@ -742,11 +692,10 @@ def _figure(
     width: float, height: float, n_axes: int = 1, rows: int = 1, **options: Any
 ) -> tuple[Any, Any]:
     """Return a figure and its axes, side by side, in as many rows."""
-    options |= {"figsize": (width, height), "squeeze": False, "layout": "constrained"}
+    options |= {"figsize": (min(width, _PAGE), height), "squeeze": False, "layout": "constrained"}
     figure, axes = pyplot().subplots(rows, n_axes, **options)
     for axis in axes.ravel():
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(length=0)
+        axis.tick_params(length=0, labelsize=_STYLE["font.size"])  # of ticks made later, too
     return figure, axes.ravel()
 
 
@@ -765,7 +714,7 @@ def _colours(n: int) -> list[Any]:
 
 def _most_rows(n_sites: int) -> int:
     """Return how many features are drawn, so that a figure of all sites fits a page."""
-    return max(min(_MOST_ROWS, 4 * _MOST_ROWS // n_sites), 5)
+    return max(min(_MOST_BARS, 4 * _MOST_BARS // n_sites), 5)
 
 
 def _site_colours(adapter: Any) -> dict[str, Any]:
@@ -776,13 +725,16 @@ def _site_colours(adapter: Any) -> dict[str, Any]:
 
 
 def _dodge(k: int, n: int) -> float:
-    return 0.0 if n == 1 else 0.6 * (k / (n - 1) - 0.5)
+    return 0.6 * ((k + 0.5) / n - 0.5)
 
 
 def _legend(figure: Any, axis: Any, n: int) -> None:
     """Name sites below all panels, if there are not too many of them."""
-    if n <= 3 * _MOST_NAMED:
-        how = {"loc": "outside lower center", "ncols": min(n, 6), "frameon": False, "fontsize": 8}
+    if n > 3 * _MOST_NAMED:
+        text = f"{n} sites, from blue to red in the order of the report"
+        figure.legend([], [], title=text, loc="outside lower center")
+    else:
+        how = {"loc": "outside lower center", "ncols": min(n, 6)}
         figure.legend(*axis.get_legend_handles_labels(), **how)
 
 
@@ -793,13 +745,13 @@ def _left(n: int, what: str, before: str = "; not shown: ") -> str:
 
 def _note(figure: Any, text: str, top: bool = False) -> None:
     """Write a line below a figure, or above it."""
-    how: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 8, "color": REFERENCE}
-    text = "\n".join(textwrap.wrap(text, int(12.5 * figure.get_figwidth())))
+    how: dict[str, Any] = {"x": 0.01, "ha": "left", "color": REFERENCE}
+    text = "\n".join(textwrap.wrap(text, int(15.5 * figure.get_figwidth())))
     (figure.suptitle if top else figure.supxlabel)(text, **how)
 
 
 def _label(axis: Any, title: str, below: str) -> None:
-    axis.set_title(title, loc="left")
+    axis.set_title(title)
     axis.set_xlabel(below)
 
 

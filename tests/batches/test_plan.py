@@ -18,7 +18,7 @@ def test_a_plan_joins_islands(made):
     for one in plan.again:
         assert study.table["site"][one["row"]] == one["batch"]
     assert sum(one["n"] for one in plan.add) == 6
-    assert "Measuring these 6 samples in another batch as well" in str(plan)
+    assert "Measuring 6 samples in another batch as well" in str(plan)
 
 
 def test_the_plan_is_better_than_chance(made):

@@ -88,7 +88,7 @@ def test_check_and_plan(made, capsys):
     code, out, err = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
     assert "numbers of rows" in err
     assert code == 0
-    assert "Measuring these 3 samples in another batch as well leaves" in out
+    assert "Measuring 3 samples in another batch as well lowers" in out
     record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])
     assert len(record["again"]) == 3
     assert record["error_after"] < record["error_before"]

@@ -224,6 +224,7 @@ def test_the_papers_method_by_its_name(files, capsys, method):
     assert run("fit", *given, *write) == 0
     found = AffineMap.load(files / "map.json")
     assert found.provenance["divergence"] in ("PaperKL", "MinibatchMMD")
+    assert found.provenance["prior"] == "PaperPrior"
     assert found.provenance["adapter"]["divergence"] == method.removeprefix("condo-")
     assert run("fit", *given, *write, "--shrinkage", "none", "--map", "affine") == 0
     assert AffineMap.load(files / "map.json").kind == "dense"

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from problems import points
 
-from condokit.data import kernels as kernels_module
 from condokit.data.covariates import Covariates
 from condokit.data.kernels import column_widths, density, rbf_delta
 
@@ -22,13 +21,12 @@ def test_rbf_times_delta_agrees_with_a_loop():
             assert K[i, j] == pytest.approx(np.exp(-square / 2) * same)
 
 
-def test_the_density_of_fewer_centres_is_the_direct_one(monkeypatch):
+def test_the_density_of_fewer_centres_is_the_direct_one():
     rng = np.random.default_rng(0)
     at, data = points(rng.normal(size=500)), points(rng.normal(size=20_000) * 1.5)
     width = column_widths(data)
     fewer = density(at, data, width, None)
-    monkeypatch.setattr(kernels_module, "_MOST_CENTRES", 20_000)
-    direct = density(at, data, width, None)
+    direct = density(at, data, width, None, most_centres=20_000)
     assert not np.array_equal(fewer, direct)
     np.testing.assert_allclose(fewer, direct, atol=1e-3 * direct.max())
 
@@ -47,7 +45,7 @@ def test_densities_of_large_data_need_no_large_matrix():
         assert (values > 0).all()
 
 
-def test_weights_are_repeated_rows_in_densities(monkeypatch):
+def test_weights_are_repeated_rows_in_densities():
     rng = np.random.default_rng(0)
     z, times = rng.normal(size=200), rng.integers(1, 4, 200)
     weighted = Covariates(z[:, None], np.zeros(200, int), 1, weights=times.astype(float))
@@ -57,11 +55,10 @@ def test_weights_are_repeated_rows_in_densities(monkeypatch):
     at = points(rng.normal(size=50))
     direct = density(at, repeated, width, None)
     np.testing.assert_allclose(density(at, weighted, width, None), direct)
-    monkeypatch.setattr(kernels_module, "_MOST_ELEMENTS", 1000)
-    np.testing.assert_allclose(density(at, weighted, width, None), direct, atol=1e-4 * direct.max())
+    in_parts = density(at, weighted, width, None, most_elements=1000)
+    np.testing.assert_allclose(in_parts, direct, rtol=1e-12)
     spread = times / times.sum() @ z
-    monkeypatch.setattr(kernels_module, "_MOST_CENTRES", 100)
     plane = Covariates(np.column_stack([z, z]), weighted.category, 1, weights=weighted.weights)
-    few = density(plane, plane, np.ones(2), None)
+    few = density(plane, plane, np.ones(2), None, most_centres=100)
     assert np.isfinite(few).all()
     assert np.average(z[weighted.thinned(100)]) == pytest.approx(spread, abs=0.1)

@@ -243,9 +243,7 @@ def test_single_precision_is_precise_enough(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift"])
-@pytest.mark.parametrize(
-    "divergence", [*DIVERGENCES, MinibatchMMD(n_values=2, n_samples=4)], ids=repr
-)
+@pytest.mark.parametrize("divergence", [*DIVERGENCES, MinibatchMMD(K_Z=2, K_X=4)], ids=repr)
 def test_diagonal_maps_need_no_square_arrays(kind, divergence):
     import tracemalloc
 

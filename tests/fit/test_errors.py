@@ -109,7 +109,7 @@ def test_one_step_leads_to_where_a_search_does(divergence):
     pair = gaussian_pair(domains, comparison, Stratified(), False)
     found = kind.solve(family, pair)
     refit = resampling._stepped(
-        resampling.Fitted(kind, family, found, found, np.ones(3, bool)), pair
+        resampling.SolvedMap(kind, family, found, found, np.ones(3, bool)), pair
     )
     rows = ResampledGaussians(domains, comparison, pair, 400)
     moved, left = [], []

@@ -97,13 +97,13 @@ def test_a_table_comes_back_as_it_was(tmp_path, suffix):
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_new_levels_are_added_to_the_dictionary_of_an_arrow_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.writing, "_ROW_GROUP", 1)
+def test_new_levels_are_added_to_the_dictionary_of_an_arrow_file(tmp_path):
     parts = [["b", "a"], ["c", "a", None], ["d"]]
     for name in ("t.arrow", "t.parquet", "t.csv"):
         with open_writer(tmp_path / name) as writer:
             for part in parts:
                 writer.write(pa.table({"x": pa.array(part).dictionary_encode(), "y": part}))
+                writer.flush()  # as after 64 MB
         assert read_table(tmp_path / name)["x"].to_pylist() == ["b", "a", "c", "a", None, "d"]
 
 
@@ -136,37 +136,35 @@ def test_marks_of_missing_values(tmp_path):
     assert read_table(path, na_values=["999"]).to_pydict() == {"a": [1, None], "b": ["x", None]}
 
 
-@pytest.mark.parametrize("block", [64, 1 << 24])
+@pytest.mark.parametrize("block_bytes", [64, 1 << 24])
 @pytest.mark.parametrize(
     ("late", "kind"), [("3.5", "double"), ("x", "string"), ("NA", "int64"), ("4", "int64")]
 )
-def test_types_come_from_the_whole_file(tmp_path, monkeypatch, block, late, kind):
-    monkeypatch.setattr(files.text, "_BYTES", block)
-    monkeypatch.setattr(files.text, "_SAMPLE", 32)
+def test_types_come_from_the_whole_file(tmp_path, block_bytes, late, kind):
     rows = "".join(f"{i},,s{i},007\n" for i in range(100))
     path = write(tmp_path, f"a,late,c,code\n{rows}{late},1.5,2024-01-01,8\n")
-    whole = read_table(path)
-    with scan_table(path) as scan:
+    sizes = {"block_bytes": block_bytes, "sampled_bytes": 32}
+    whole = read_table(path, **sizes)
+    with scan_table(path, **sizes) as scan:
         assert scan.n_rows == 101
         parts = list(scan)
-    assert (len(parts) > 10) == (block == 64)
+    assert (len(parts) > 10) == (block_bytes == 64)
     assert [str(t) for t in whole.schema.types] == [kind, "double", "string", "string"]
     assert pa.concat_tables(parts) == whole
     assert whole["code"][0].as_py() == "007"
 
 
 def test_numbers_that_would_lose_digits_are_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.text, "_BYTES", 64)
     rows = "".join(f"{i},1,5,{i}.5\n" for i in range(100))
     path = write(tmp_path, f"code,id,x,y\n{rows}007,12345678901234567890,1,99999999999999999999\n")
-    for found in (read_table(path), scanned(path)):
+    for found in (read_table(path), scanned(path, block_bytes=64)):
         assert [str(t) for t in found.schema.types] == ["string", "string", "int64", "double"]
         assert found["code"].to_pylist()[::100] == ["0", "007"]
         assert found["id"].to_pylist()[-1] == "12345678901234567890"
     found = read_table(path, numbers=["code", "id"])
     assert [str(t) for t in found.schema.types] == ["int64", "double", "int64", "double"]
     pipe_in(monkeypatch, b"a,b\n" + b"1,2\n" * 100 + b"1,02\n")
-    refused("-", "column 'b'", "007", read=scanned)
+    refused("-", "column 'b'", "007", read=scanned, block_bytes=64)
 
 
 def test_columns_that_stay_as_they_are_written(tmp_path):
@@ -187,28 +185,24 @@ def test_wide_text_is_read_in_a_moment(tmp_path):
 
 
 def test_a_late_conflict_on_standard_input_names_column_and_rows(monkeypatch):
-    monkeypatch.setattr(files.text, "_BYTES", 64)
     pipe_in(monkeypatch, b"a,b\n" + b"1,2\n" * 100 + b"1,x\n")
-    with scan_table("-") as scan:
+    with scan_table("-", block_bytes=64) as scan:
         assert scan.n_rows is None
         with pytest.raises(FileError, match=r"'b' began as int64.*'x' between rows \d+ and \d+"):
             list(scan)
     pipe_in(monkeypatch, b"a,b\n" + b"1,2\n" * 100)
-    with scan_table("-") as scan:
+    with scan_table("-", block_bytes=64) as scan:
         assert sum(map(len, scan)) == 100
 
 
-@pytest.mark.parametrize("block", [16, 1 << 24])
-def test_quoted_lines_and_stray_quotes(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(files.text, "_BYTES", block)
+@pytest.mark.parametrize("block_bytes", [16, 1 << 24])
+def test_quoted_lines_and_stray_quotes(tmp_path, block_bytes):
     text = 'a,b\n"x\ny","p ""q"""\n' * 1 + '"x\n\n\ny",2\n' * 9
     whole = read_table(write(tmp_path, text))
-    with scan_table(tmp_path / "t.csv") as scan:
-        assert pa.concat_tables(scan) == whole
+    assert scanned(tmp_path / "t.csv", block_bytes=block_bytes) == whole
     assert whole["a"].to_pylist() == ["x\ny"] + ["x\n\n\ny"] * 9
     rows = 'a,b\n1,5" pipe\n' + "2,rod\n" * 50
-    with scan_table(write(tmp_path, rows)) as scan:
-        assert sum(map(len, scan)) == 51
+    assert len(scanned(write(tmp_path, rows), block_bytes=block_bytes)) == 51
 
 
 def test_encodings(tmp_path):
@@ -242,10 +236,9 @@ def test_damaged_text(tmp_path, read):
     refused(write(tmp_path, f"a,b\n\n{rows}1\n{rows}"), "line 13", "1 fields", read=read)
 
 
-def test_ragged_rows_of_later_blocks_have_their_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.text, "_BYTES", 64)
+def test_ragged_rows_of_later_blocks_have_their_line(tmp_path):
     path = write(tmp_path, "a,b\n" + "1,2\n" * 500 + "1\n" + "1,2\n" * 50)
-    refused(path, "line 502", read=scan_table)
+    refused(path, "line 502", read=scan_table, block_bytes=64)
 
 
 @pytest.mark.parametrize("suffix", ["csv.gz", "parquet", "feather"])
@@ -442,16 +435,16 @@ def mutated(content, rng):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damaged_text_gives_a_table_or_one_line(tmp_path, monkeypatch, seed):
+def test_damaged_text_gives_a_table_or_one_line(tmp_path, seed):
     content = save(tmp_path / "t.csv", table(20)).read_bytes()
     rng = np.random.default_rng(seed)
     start = time.perf_counter()
     for trial in range(125):
         path = write(tmp_path, mutated(content, rng), "m.csv")
-        monkeypatch.setattr(files.text, "_BYTES", 1 << 24 if trial % 2 else 256)
+        block_bytes = 1 << 24 if trial % 2 else 256
         for read in (read_table, scanned):
             try:
-                assert read(path).num_rows
+                assert read(path, block_bytes=block_bytes).num_rows
             except FileError as error:
                 assert "\n" not in str(error)  # noqa: PT017
     assert time.perf_counter() - start < 30

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from condokit.data.basis import Cubic
-from condokit.law.curves import WIGGLES, Sample, average, bends, minimum
+from condokit.law.curves import WIGGLES, FeatureValues, average, bends, minimum
 
 
 def sample(rng, n=400, bend=0.0, skewed=False):
@@ -15,7 +15,7 @@ def sample(rng, n=400, bend=0.0, skewed=False):
     root = x if bend == 0 else np.arcsinh(bend * x) / bend
     w, p = np.ones(2 * n), np.ones(2 * n)
     values = np.concatenate([root, y])
-    return Sample(values, n, w, p, (1.0, 1.0), lambda X: X - X.mean(axis=0)), root, x
+    return FeatureValues(values, n, w, p, (1.0, 1.0), lambda X: X - X.mean(axis=0)), root, x
 
 
 def test_splines_are_natural_and_their_slopes_are_derivatives(rng):

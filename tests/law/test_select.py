@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condokit.data.covariates import Covariates
-from condokit.law.select import Selector, select
+from condokit.law.select import Selector, _index, select
 
 GRID = np.logspace(-4, 3, 43)  # the values that a share may have
 
@@ -102,3 +102,24 @@ def test_blocks_that_others_made_needless_are_dropped(monkeypatch):
     assert "products" in [block.name for block in design.blocks]
     assert kept
     assert min(kept) > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_direction_of_a_bent_index_is_nearer_than_that_of_a_plane(seed):
+    """Numbers that are skewed and correlated lead a plane astray."""
+    rng = np.random.default_rng(seed)
+    Z = rng.exponential(size=(600, 2))
+    Z[:, 1] += 0.5 * Z[:, 0]
+    truth = np.array([1.0, -1.5])
+    t = Z @ truth
+    X = (np.sin(2 * t / t.std()) + 0.3 * rng.normal(size=600))[:, None]
+    D = np.column_stack([Z, np.ones(600)])
+    slope = np.linalg.lstsq(D, X)[0]
+    at = Covariates(Z, np.zeros(600, dtype=int), 1)
+    found = _index(at, np.empty((600, 0)), X, X - D @ slope, np.ones(600))
+
+    def agreement(axis):
+        return abs(axis @ truth) / np.linalg.norm(axis) / np.linalg.norm(truth)
+
+    assert agreement(found) > agreement(slope[:2, 0]) + 0.05
+    assert np.std(Z @ found) == pytest.approx(1)

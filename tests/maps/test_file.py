@@ -13,10 +13,14 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from mutations import mutated_bytes
 from reading import from_pair, from_table
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 
 from condokit import AffineMap, BatchAdapter, ConDoAdapter, MapFileError, datasets, load_map
 from condokit.io import documents
@@ -492,3 +496,29 @@ def test_open_files_are_read_and_written(eeg):
     assert AffineMap.load(content) == affine
     with pytest.raises(MapFileError, match="^The map is not a map"):
         AffineMap.load(io.BytesIO(b"{}"))
+
+
+def test_reading_and_applying_a_map_needs_no_scikit_learn(tmp_path):
+    """It takes longer to import than all else together."""
+    AffineMap([2.0], [1.0], ["a"]).save(path := tmp_path / "map.json")
+    code = f"import sys, numpy, condokit; condokit.load_map({str(path)!r})(numpy.ones((2, 1)));"
+    code += "print([name for name in ('sklearn', 'scipy.stats', 'pandas') if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_containers_that_scikit_learn_is_set_to(container):
+    one, X = AffineMap([2.0], [1.0], ["a"]), pd.DataFrame({"a": [1.0, np.nan]}, index=[5, 7])
+    kind = {"pandas": pd.DataFrame, "polars": pl.DataFrame}[container]
+    pipeline = make_pipeline(clone(one)).set_output(transform=container)
+    with config_context(transform_output=container):
+        found = one.transform(X.to_numpy()), one.fit_transform(X), pipeline.transform(X)
+    for mapped in found:
+        assert isinstance(mapped, kind)
+        assert np.asarray(mapped)[0, 0] == 3.0
+    if container == "pandas":
+        assert list(found[1].index) == [5, 7]
+    assert isinstance(one.transform(X.to_numpy()), np.ndarray)
+    with pytest.raises(ValueError, match="'default', 'pandas' or 'polars'"):
+        one.set_output(transform="excel")

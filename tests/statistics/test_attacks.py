@@ -16,7 +16,7 @@ from condokit.statistics import guard
 from condokit.statistics.attacks import _is_single, attacks
 from condokit.statistics.file import document_of
 
-RANGES = {"age": (18.0, 95.0), "bmi": (14.0, 60.0)}
+RANGES = {"age": (18.0, 95.0), "bmi": (14.0, 60.0), "height": (140.0, 210.0)}
 
 
 def written(table, confounders, features, **how):
@@ -28,7 +28,7 @@ def written(table, confounders, features, **how):
         features=features,
         confounders=confounders or None,
         ranges=ranges,
-        given=how.get("given"),
+        **how,
     )
     place = io.BytesIO()
     with warnings.catch_warnings():
@@ -254,3 +254,137 @@ def test_what_schema_1_gave_away_is_found():
             one["kind"] for one in attacks(*document_of(folder / f"{name}.json", Statistics))
         }
     assert kinds == {"lonely": {"isolated"}, "few": {"enumerated", "rare"}}
+
+
+def numbers_of(rng, n, k):
+    """Return a table of three numbers, some far from all others, correlated or tied."""
+    kind = rng.choice(["lonely", "clump", "ends", "gamma", "ties", "normal", "two of each"])
+    age = {
+        "lonely": lambda: np.append(rng.uniform(20, 60, n - 1), 90.0),
+        "clump": lambda: np.append(rng.uniform(30, 50, n - 5), rng.uniform(80, 90, 5)),
+        "ends": lambda: np.concatenate([[18.5], rng.uniform(45, 60, n - 2), [94.0]]),
+        "gamma": lambda: np.clip(18 + rng.gamma(0.7, 12, n), 18, 95),
+        "ties": lambda: np.append(rng.choice([20.0, 40, 60], n - 3), [61.0, 85, 85]),
+        "normal": lambda: np.clip(rng.normal(52, 14, n), 18, 95),
+        "two of each": lambda: np.repeat(rng.normal(52, 10, -(-n // 2)), 2)[:n].clip(18, 95),
+    }[kind]()
+    r = rng.choice([0.0, 0.9])
+    z = r * (age - age.mean()) / age.std() + np.sqrt(1 - r**2) * rng.standard_t(3, n)
+    table = pd.DataFrame({"age": age, "bmi": np.clip(27 + 4 * z, 14, 60)})
+    table["height"] = np.clip(170 + 9 * rng.normal(size=n), 140, 210)
+    table["sex"] = np.where(rng.random(n) < 0.5, "F", "M")
+    table["ward"] = rng.choice(list("abcd"), n, p=[0.55, 0.25, 0.15, 0.05])
+    table["hb"] = 140 + 0.5 * (age - 50) + 15 * rng.normal(size=n)
+    return table, ["age", "bmi", "height"][:k]
+
+
+def best_guess(document, table, confounders, weights=None):
+    """Return the values of a feature given all linear numbers of it, all else and its law known.
+
+    The law is the prior, with independent errors; rounding is by digits. Returned as well: the
+    share of its variance that the numbers take from every row.
+    """
+    numbers = sorted(name for name in confounders if name in RANGES)
+    categories = [name for name in confounders if name not in RANGES]
+    w = np.ones(len(table)) if weights is None else weights
+    keys = [tuple(one["levels"]) for one in document["cells"]]
+    own = [tuple(row) for row in table[categories].to_numpy()] if categories else [()] * len(table)
+    cell = np.array([keys.index(key) if key in keys else -1 for key in own])
+    shares = [np.where(cell == k, w, 0) / w[cell == k].sum() for k in range(len(keys))]
+    told = [one["mean"][0] for one in document["cells"]]
+    if numbers:
+        continuous = document["continuous"]
+        basis = RangeBasis.of({name: RANGES[name] for name in numbers})
+        Phi = basis(table[numbers].to_numpy(float))[:, basis.columns(continuous["level"])]
+        for k in range(-1, len(keys)):
+            mine = cell == k
+            Phi[mine] -= np.average(Phi[mine], axis=0, weights=w[mine]) if mine.any() else 0.0
+        Phi[cell < 0] = 0.0
+        [one] = continuous["whole"]["domains"]
+        slopes = np.array(one["slopes"])[:, 0]
+        if slopes.any():
+            shares += [*np.linalg.solve(np.array(one["root"]), Phi.T * w) / w[cell >= 0].sum()]
+            told += [*slopes]
+    A, b, law = np.array(shares), np.array(told), 140 + 0.5 * (table["age"] - 50).to_numpy()
+    step = [10.0 ** -len(np.format_float_positional(v, trim="-").partition(".")[2]) for v in b]
+    K = 15**2 * A @ A.T + np.diag(np.square(step) / 12 + 1e-12)
+    gain = 15**2 * np.linalg.solve(K, A)
+    found = law + gain.T @ (b - A @ law)
+    return found, law, np.einsum("kn,kn->n", gain, A), cell >= 0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_random_designs_are_not_recovered(weighted):
+    """Of each file the row that its numbers tell most of, given everything but the feature."""
+    errors, most, refused = [], [], 0
+    for seed in range(50):
+        rng = np.random.default_rng([7, seed])
+        n = int(rng.choice([100, 250, 600, 1500] if weighted else [40, 60, 100, 250, 600]))
+        table, numbers = numbers_of(rng, n, int(rng.integers(1, 4)))
+        confounders = [*numbers[: rng.integers(4)], *["sex", "ward"][: rng.integers(3)]]
+        kinds = [
+            rng.integers(1, 5, n).astype(float),
+            np.where(np.arange(n) % 20 == 0, 5.0, 0.5),
+            np.where(rng.random(n) < 0.05, 1.0, 0.02),
+        ]
+        table["w"] = kinds[seed % 3] if weighted else 1.0
+        try:
+            document, _ = written(table, confounders, ["hb"], sample_weight="w")
+        except ValueError:
+            refused += 1
+            continue
+        found = best_guess(document, table, confounders, table["w"].to_numpy())
+        told = np.where(found[3], found[2], 0.0)
+        i = int(told.argmax())
+        most.append(told[i])
+        errors.append([(value[i] - table["hb"][i]) / 15 for value in found[:2]])
+    assert refused < 40
+    assert max(most) < 0.4
+    size, share = (
+        np.sqrt(np.mean(np.square(errors), axis=0)),
+        np.mean(np.abs(errors) < 0.1, axis=0),
+    )
+    assert size[0] >= 0.8 * size[1]
+    assert share[0] <= share[1] + 0.03 + 1 / np.sqrt(len(errors))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_feature_that_is_another_times_a_function_of_a_number_is_refused(gaps):
+    rng = np.random.default_rng(0)
+    table, _ = numbers_of(rng, 300, 2)
+    table["weight"] = 24 * (table["height"] / 100) ** 2 + 12 * rng.normal(size=300)
+    table["index"] = (table["weight"] / (table["height"] / 100) ** 2).round(1)
+    table["in pounds"] = table["weight"] / 0.4536  # has the same sums, so tells no more
+    table["near"] = table["weight"] + 0.1 * rng.normal(size=300)
+    if gaps:
+        table.loc[rng.random(300) < 0.2, "weight"] = np.nan
+        table.loc[rng.random(300) < 0.2, "hb"] = np.nan
+    written(table, ["height"], ["hb", "weight", "in pounds", "near"])
+    written(table, ["age"], ["hb", "weight", "index"])
+    for names in (["hb", "weight", "index"], ["index", "hb", "weight"]):
+        with pytest.raises(ValueError, match="Leave one out of `features`"):
+            written(table, ["height", "age"], names)
+    parts = [
+        Statistics.of(
+            part,
+            label="A",
+            features=names,
+            confounders=["height"],
+            ranges={"height": (140.0, 210.0)},
+        )
+        for part, names in (
+            (table.iloc[:15], ["weight", "index", "hb"]),
+            (table.iloc[15:], ["hb", "index", "weight"]),
+        )
+    ]
+    with pytest.raises(ValueError, match="'index' and 'weight'|'weight' and 'index'"):
+        parts[0].merge(parts[1]).save(io.BytesIO())
+
+
+def test_a_heavy_row_hides_the_cell_whose_mean_would_be_its_value():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"hb": rng.normal(size=200), "sex": np.repeat(["F", "M"], 100), "w": 0.5})
+    table.loc[[0, 100, 101, 102, 103, 104], "w"] = 5.0
+    document, _ = written(table, ["sex"], ["hb"], sample_weight="w")
+    assert [one["levels"] for one in document["cells"]] == [["M"]]
+    assert document["masked"] == {"cells": 1, "rows": 75}

@@ -87,6 +87,30 @@ def test_a_release_by_other_confounders_is_warned_of(tmp_path):
     assert codes(lambda: of(hospital("B"), "B").save(path)) == []  # another site
 
 
+def test_releases_that_hide_that_they_are_of_the_same_rows_are_warned_of(tmp_path):
+    path, table = tmp_path / "a.json", hospital("A").assign(age=50.0 + np.arange(300) % 30)
+    here, less = tmp_path / "b.json", table.iloc[:-1]
+
+    def after(first, second):
+        for place in (path, here):
+            place.unlink(missing_ok=True)
+        first.save(path)
+        return codes(lambda: second.save(here, previous=path))
+
+    assert after(of(table), of(less, "A2")) == ["differencing"]  # another label
+    assert after(of(table), of(hospital("B").iloc[:219], "A2")) == []
+    features = {"features": FEATURES[:2]}
+    rest = {"features": FEATURES[2:]}
+    assert after(of(table, **features), of(table, **rest)) == []  # other columns of these rows
+    assert after(of(table, **features), of(less, **rest)) == ["differencing"]
+    merged = table.replace({"ward": {"burns": "surgery"}})  # 3 rows, which were left out
+    assert after(of(table), of(merged)) == ["differencing"]
+    numbers = {"confounders": ["age"]}
+    one, other = (of(table, **numbers, ranges={"age": (40, high)}) for high in (90, 91))
+    assert after(one, one) == []
+    assert after(one, other) == ["differencing"]  # twice as many functions of the same rows
+
+
 def test_what_two_releases_tell_about_one_row():
     # the reason: count, mean and spread before and after give the row
     table = without_few(hospital("A"))

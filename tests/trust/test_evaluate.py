@@ -315,3 +315,17 @@ def test_errors_of_prediction_are_bias_and_spread(rng):
         assert rows[data]["bias"] == pytest.approx(e.mean())
         assert rows[data]["SEP"] == pytest.approx(e.std(ddof=1))
     assert "Errors of prediction" in repr(found)
+
+
+@pytest.mark.parametrize("share_missing", [0.0, 0.2])
+def test_spread_of_small_strata_is_not_biased_by_few_rows_or_missing_values(share_missing):
+    """Strata of 4 query and 25 reference rows, of one law: ratios of spreads are one on average."""
+    rng = np.random.default_rng(0)
+    z = np.concatenate([np.repeat(np.arange(20), 4), np.repeat(np.arange(20), 25)]).astype(str)
+    domain = np.repeat(["query", "reference"], [80, 500])
+    X = rng.normal(size=(580, 60))
+    X[rng.random(X.shape) < share_missing] = np.nan
+    same = AffineMap(np.ones(60), np.zeros(60))
+    found = evaluate(same, X, domain=domain, confounders={"stratum": z}, n_permutations=39)
+    # before: 0.87 without missing values, 0.53 with
+    assert np.exp(np.mean(np.log(found.features["sd_ratio_before"]))) == pytest.approx(1, abs=0.06)

@@ -58,6 +58,7 @@ def test_one_number_in_all_places(study):
         mapped = adapter.transform(table, batch="site").to_numpy()[here]
         actual = np.sqrt(np.mean((mapped - truth[here]) ** 2))
         assert row["after_low"] < actual < 1.3 * row["after_high"]
+    assert f"intervals up to {max(found.batches['after_high']):.2f} sd" in found.errors
 
 
 def report_of(adapter, table):

@@ -57,6 +57,22 @@ def test_limits_are_those_of_the_distribution():
     assert square.gain == pytest.approx((-3 - 1.645, -3 + 1.645))
 
 
+def test_a_large_fall_is_enough_if_data_alone_are_sure():
+    one, none = np.ones(1), np.empty(0, dtype=np.intp)
+
+    def is_lowered(after, sd, told, told_sd):
+        plain = told * one, told_sd**2 * one, one
+        variances = one, one, sd**2 * one
+        return SystematicError(one, one, after * one, variances, 1.0, none, plain).is_lowered
+
+    assert is_lowered(0.9, 0.05, 0.1, 1.0)  # believed at its limit
+    assert is_lowered(0.3, 0.5, 0.9, 0.5)
+    assert not is_lowered(0.31, 0.5, 0.9, 0.5)
+    assert not is_lowered(0.3, 0.5, 0.9, 0.6)
+    known = SystematicError(one, one, 0.3 * one, (one, one, 0.25 * one), 1.0, none)
+    assert not known.is_lowered  # nothing but what is believed
+
+
 @pytest.mark.parametrize("share", [0.0, 0.8, 1.0, 2.0])
 def test_the_error_of_a_given_map_is_its_distance_to_the_truth(rng, share):
     data = two_domains(rng, 2000, 2)

@@ -24,8 +24,8 @@ from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.summaries.rows import Rows
 
 _MOST_VALUES = 2_000_000  # of rows that tell expected errors
-_FEWEST_ROWS = 50
-_MOST_ROWS = 1000
+_FEWEST_OF_BATCH = 50  # rows of a batch that tell its expected error,
+_MOST_OF_BATCH = 1000  # and the most
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
         stats = study.moments()
         return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * stats.sd[b] for b in batches}
     n = _MOST_VALUES // (len(batches) * study.n_features)
-    n = min(max(n, _FEWEST_ROWS), _MOST_ROWS)
+    n = min(max(n, _FEWEST_OF_BATCH), _MOST_OF_BATCH)
     numbers = {b: np.flatnonzero(study.among(b)) for b in batches}
     chosen = {b: rows[subsample(len(rows), n)] for b, rows in numbers.items()}
     used = np.sort(np.concatenate(list(chosen.values())))

@@ -25,7 +25,7 @@ from condokit.data.study import Study, cell_names
 from condokit.data.subsets import subsample
 
 _UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd
-_MOST_ROWS = 500  # of a batch, among which samples are chosen
+_MOST_CANDIDATES = 500  # of a batch, among which samples are chosen
 _LARGE = 10.0  # errors beyond which nothing is known
 
 
@@ -45,19 +45,25 @@ class Plan:
         moves: dict[tuple[Any, Any], list[str]] = {}
         for one in self.again:
             moves.setdefault((one["batch"], one["again_in"]), []).append(str(one["name"]))
-        lines = [f"Expected error of a value now: {_sd(self.error_before)}."]
-        what = f"Measuring these {len(self.again)} samples in another batch as well"
-        lines.append(f"{what} leaves an expected error of {_sd(self.error_after)}.")
+        now = "Expected error of a value now: not known, some batches cannot be compared."
+        if self.error_before <= _LARGE:
+            now = "Expected error of a value now, by numbers of rows alone: "
+            now += f"{self.error_before:.2f} sd."
+        what = f"Measuring {len(self.again)} samples in another batch as well"
+        lines = [now, f"{what} {self._to(self.error_after)}."]
         lines += [f"  of {a}, also in {b}: {', '.join(names)}" for (a, b), names in moves.items()]
         if self.add:
-            left = _sd(self.error_after_adding)
-            lines.append(f"Adding these new subjects instead leaves {left}.")
+            lines.append(f"Adding new subjects instead {self._to(self.error_after_adding)}.")
             lines += [f"  {one['n']} in {one['batch']}: {one['values']}" for one in self.add]
         return "\n".join(lines)
 
-
-def _sd(error: float) -> str:
-    return "not known, some batches cannot be compared" if error > _LARGE else f"{error:.2f} sd"
+    def _to(self, after: float) -> str:
+        """Say what is gained in a share, which holds as well for what a fit expects."""
+        if after > _LARGE:
+            return "does not connect them all"
+        if self.error_before > _LARGE:
+            return f"leaves an expected error of {after:.2f} sd"
+        return f"lowers the expected error by {1 - after / self.error_before:.0%}"
 
 
 def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any) -> Plan:
@@ -112,7 +118,7 @@ def _samples(
         there = sorted(b for one, b in moves if one == a)
         free = study.among(a) & (study.bridge < 0)
         rows = np.flatnonzero(free if free.any() else study.among(a))
-        rows = rows[subsample(len(rows), _MOST_ROWS)]
+        rows = rows[subsample(len(rows), _MOST_CANDIDATES)]
         X = np.nan_to_num(study.rows(rows))
         X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
         axis = np.linalg.svd(X, full_matrices=False)[2][0]

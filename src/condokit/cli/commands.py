@@ -113,9 +113,10 @@ def check(
     from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
-    limits: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    batch = data["batch"] or data["more"] or None
-    found = assess(read_data(**data), reference=data["reference_label"], batch=batch, **limits)
+    how: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
+    how |= {"batch": data["batch"] or data["more"] or None}
+    how |= {name: data[name] for name in ("bridge", "groups")}  # which name samples
+    found = assess(read_data(**data), reference=data["reference_label"], **how)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
@@ -183,7 +184,7 @@ def fit(
     map.json. OLD alone may be one: condokit fit new.csv --reference old.json -o map.json.
     """
     from condokit.cli.apply_file import apply_to_file, one_or_many
-    from condokit.cli.fit_adapter import Fitted
+    from condokit.cli.fit_adapter import FitCommand
     from condokit.io import together
 
     table, many = options["table"], bool(options["batch"] is not None or options["more"])
@@ -192,7 +193,7 @@ def fit(
     check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
     if adapted is not None and (new == "-" or options["more"]):
         raise click.UsageError("--adapted reads one file NEW again; use apply for others.")
-    fitted = Fitted(arguments, {**options, "report": report, "adapted": adapted})
+    fitted = FitCommand(arguments, {**options, "report": report, "adapted": adapted})
     fitted.check_required(options["require"])
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
@@ -354,7 +355,7 @@ def report(
 ) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit import plots
-    from condokit.cli.fit_adapter import Fitted
+    from condokit.cli.fit_adapter import FitCommand
     from condokit.io import write_files
 
     folder, force, drawn = Path(figures or ""), options["force"], []
@@ -364,7 +365,7 @@ def report(
     drawn = drawn if folder.is_dir() else []
     inputs = (options["new"], *options["more"], options["reference"])
     check_outputs([output, options["table"], *drawn], force, options["as_json"], inputs)
-    fitted = Fitted(arguments, {**options, "report": output})
+    fitted = FitCommand(arguments, {**options, "report": output})
     record = fitted.account("report.html")
     made = fitted.pages(record, output, options["table"])
     for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():

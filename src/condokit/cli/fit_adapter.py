@@ -42,7 +42,7 @@ _ENOUGH = {"better": ["better"], "not worse": ["better", "no change needed", "ca
 _NO_MATTER = ("--force", "--json", "-v", "--verbose", "-q", "--quiet")
 
 
-class Fitted:
+class FitCommand:
     """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ class Fitted:
         )
 
 
-class Added(Fitted):
+class Added(FitCommand):
     """The maps of a study, to which that of a new batch is added."""
 
     def __init__(self, arguments: list[str], adapter: Any, options: dict[str, Any]) -> None:

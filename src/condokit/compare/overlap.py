@@ -9,18 +9,19 @@ from scipy.optimize import minimize_scalar
 from scipy.special import betainc, expit, logit, xlogy
 
 from condokit.checks import Array
-from condokit.conditionals.curves import Basis, Products, directions
+from condokit.conditionals.curves import Basis, directions
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import Covariates
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import folds
 
-_MOST_ROWS = 5000  # that tell how domains differ
+_ROWS_OF_OVERLAP = 5000  # that tell how domains differ
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
-_MOST_STEPS = 25
-_MOST_BOUNDED = 12  # steps before these, with a bound of the curvature
-_STILL = 2e-3  # of coefficients, below which such a step is the last
+_MOST_STEPS = 30
+_RENEWED = (0, 4, 7, 11, 16, 22)  # steps that renew the curvature
+_FEW_COLUMNS = 32  # whose curvature costs no more than a step
+_STILL = 2e-3  # of coefficients, below which a step is the last
 _STEEPEST = 5.0  # factor of the propensity's log-odds
 _CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances e that strata may have
 _MOST_ROUNDS = 1000
@@ -218,8 +219,8 @@ def _from_propensity(
 ) -> tuple[float, list[float]]:
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_rows = [side.sum() for _, side in sides(is_query)]
-    if len(is_query) > _MOST_ROWS:
-        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
+    if len(is_query) > _ROWS_OF_OVERLAP:
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []
@@ -251,10 +252,11 @@ def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
         total, own = (np.bincount(covariates.category, w) for w in (weights, weights * y))
         e = (own / np.maximum(total, 1e-300))[covariates.category]
     else:
-        _, best = _cross_fitted(covariates, is_query)
-        leading = directions(covariates, (y - y.mean())[:, None])
-        Phi = Basis(covariates, 8, leading)(covariates)
-        e = expit(Phi @ _logistic(Phi, y, weights)[:, best])
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
+        some, y, weights = covariates.take(kept), y[kept], weights[kept]
+        _, best = _cross_fitted(some, is_query[kept])
+        basis = Basis(some, 8, directions(some, (y - y.mean())[:, None]))
+        e = expit(basis(covariates) @ _logistic(basis(some), y, weights)[:, best])
     return covariates.counts * np.where(is_query, 1 - e, e)
 
 
@@ -312,26 +314,26 @@ def _folds(covariates: Covariates, is_query: Array) -> Array:
 def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
     """Fit ridge logistic regressions, one for every penalty, by Newton's method.
 
-    The first steps take the largest curvature there can be, that of p = 1/2, which is the same for
-    all penalties and nearly right where domains are alike: most fits end with these.
+    The first steps take the curvature of p = 1/2, which is the same for all penalties and nearly
+    right where domains are alike: most fits end with these. That of many columns is kept for some
+    steps.
     """
     ridge = np.tile(_PENALTIES, (Phi.shape[1], 1))
     ridge[0] = 1e-8  # the constant
-    diagonal = np.arange(len(ridge))
-    products, beta = Products(Phi), np.zeros(ridge.shape)
-    bound = products.gram(weights[:, None] / 4) + np.zeros((len(_PENALTIES), 1, 1))
-    bound[:, diagonal, diagonal] += ridge.T
-    inverse = np.linalg.inv(bound)
-    for k in range(_MOST_BOUNDED + _MOST_STEPS):
+    beta, diagonal = np.zeros(ridge.shape), np.arange(len(ridge))
+    for k in range(_MOST_STEPS):
         p = expit(Phi @ beta)
-        gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta
-        if k < _MOST_BOUNDED:
-            step = np.einsum("kij,jk->ik", inverse, gradient)
-        else:
-            curvature = products.gram(weights[:, None] * np.maximum(p * (1 - p), 1e-6))
+        if k in _RENEWED or (k > _RENEWED[1] and len(ridge) < _FEW_COLUMNS):
+            each = np.maximum(p * (1 - p), 1e-6).T if k else np.full((1, len(y)), 0.25)
+            roots = [Phi * np.sqrt(weights * own)[:, None] for own in each]
+            curvature = np.stack([root.T @ root for root in roots]) + np.zeros(
+                (len(_PENALTIES), 1, 1)
+            )
             curvature[:, diagonal, diagonal] += ridge.T
-            step = np.linalg.solve(curvature, gradient.T[:, :, None])[:, :, 0].T
+            inverse = np.linalg.inv(curvature)
+        gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta
+        step = (inverse @ gradient.T[:, :, None])[:, :, 0].T
         beta += step
-        if np.abs(step).max() < (_STILL if k < _MOST_BOUNDED else 1e-2):
+        if np.abs(step).max() < _STILL:
             break
     return beta

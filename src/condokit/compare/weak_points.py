@@ -11,19 +11,19 @@ from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import Conditional
 from condokit.conditionals.curves import Splines
 from condokit.conditionals.kernel import KernelSmoother
-from condokit.data.arrays import ones_for_zeros, sides
+from condokit.data.arrays import NORMAL_95, ones_for_zeros, sides
 from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
+from condokit.statistics.domains import OTHER_UNITS
 
 FEW_SUBJECTS = 5  # below which people and devices cannot be told apart
 _FEW_ROWS = 5
 _FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs, twice as many with each number
 _MOST_NAMED = 5  # parts in a sentence
 _FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
-_MOST_ROWS = 500  # that tell how far most values are
-_FAR_AWAY = 50.0  # robust standard deviations
-_OTHER_UNITS = 1000.0  # ratio of standard deviations
+_ROWS_OF_TYPICAL = 500  # that tell how far most values are
+FAR_AWAY = 50.0  # robust standard deviations
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def batch_weak_points(study: Study) -> Iterator[WeakPoint]:
     if study.is_whole and (names := _in_other_units(study, list(parts.values()))):
         text = "Values of {names} are more than {ratio:g} times larger in one batch than in "
         text += "another: are they in the same units?"
-        yield WeakPoint("units", text, {"names": listing(names), "ratio": _OTHER_UNITS})
+        yield WeakPoint("units", text, {"names": listing(names), "ratio": OTHER_UNITS})
 
 
 def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]:
@@ -92,7 +92,7 @@ def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]
         text += "transform the feature."
         names = listing(table.take(np.unique(np.concatenate([places for _, places in hit]))).labels)
         where = _named([where for where, _ in hit])
-        yield WeakPoint("far-away", text, {"names": names, "where": where, "far": _FAR_AWAY})
+        yield WeakPoint("far-away", text, {"names": names, "where": where, "far": FAR_AWAY})
 
 
 def _named(parts: list[str]) -> str:
@@ -149,7 +149,7 @@ def _in_other_units(study: Study, parts: Sequence[Array]) -> list[str]:
     if len(sd) < 2:
         return []
     low = np.where(sd > 0, sd, np.inf).min(axis=0)
-    far = sd.max(axis=0) > _OTHER_UNITS * ones_for_zeros(np.where(np.isfinite(low), low, 0.0))
+    far = sd.max(axis=0) > OTHER_UNITS * ones_for_zeros(np.where(np.isfinite(low), low, 0.0))
     return [str(name) for name in study.tables[0].names_of(far & np.isfinite(low))]
 
 
@@ -168,11 +168,13 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
         if len(own) < _FEWEST_OTHERS:
             found.append(np.empty(0, dtype=np.intp))
             continue
-        sample = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
+        sample = np.sort(domains.rows(own[subsample(len(own), _ROWS_OF_TYPICAL)]), axis=0)
         n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
         middle = sample[(n - 1) // 2, column]
         typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
-        limit = np.where((n >= _FEWEST_OTHERS) & (typical > 0), _FAR_AWAY / 1.96 * typical, np.inf)
+        limit = np.where(
+            (n >= _FEWEST_OTHERS) & (typical > 0), FAR_AWAY / NORMAL_95 * typical, np.inf
+        )
         # no value is farther from the mean than the fourth root of the sum of fourth powers
         suspect = np.abs(mean - middle) + fourth**0.25 > limit
         places = np.flatnonzero(suspect)

@@ -10,15 +10,30 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.io.formats import need
 
-_BAG = 0.632  # share of the rows that a model of a single draw learns from
+# those of MICE-Forest, which the paper names, with what makes LightGBM repeat between machines
+_FOREST = {
+    "objective": "regression",
+    "boosting": "rf",
+    "max_depth": 8,
+    "num_leaves": 128,
+    "min_data_in_leaf": 1,
+    "bagging_fraction": 0.632,
+    "bagging_freq": 1,
+    "feature_fraction_bynode": 0.632,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbosity": -1,
+}
 
 
 class Chained(Conditional):
-    """The paper's chained imputation: gradient-boosted trees and predictive mean matching.
+    """The paper's chained imputation: random forests and predictive mean matching.
 
     Every feature in turn is predicted from the confounders and the other features; a draw is the
-    observed value of one of the rows whose prediction is nearest. For comparison: slower and
-    noisier than the other estimators. Needs LightGBM (``pip install condokit[lightgbm]``).
+    observed value of one of the rows whose prediction is nearest. Every draw has forests of its
+    own, with the settings of MICE-Forest. For comparison: slower and noisier than the other
+    estimators. Needs LightGBM (``pip install condokit[lightgbm]``).
 
     Parameters
     ----------
@@ -28,11 +43,8 @@ class Chained(Conditional):
         Rounds over the features.
     n_neighbors : int, default=5
         Nearest predictions among which a draw is chosen.
-    n_estimators : int, default=30
-        Trees of a model.
-    own_models : bool, default=False
-        Whether every draw has models of its own, each of 63.2% of the rows, as multiple imputation
-        has: so many times as slow.
+    n_estimators : int, default=48
+        Trees of a forest, each of 63.2% of the rows.
     fraction : float, default=1.0
         Share of the confounder values, evenly taken, at which features are imputed: the paper's
         F, an option there too, which imputes at all values unless told otherwise.
@@ -56,13 +68,11 @@ class Chained(Conditional):
         n_draws: int = 20,
         n_iter: int = 2,
         n_neighbors: int = 5,
-        n_estimators: int = 30,
-        own_models: bool = False,
+        n_estimators: int = 48,
         fraction: float = 1.0,
         random_state: int = 0,
     ) -> None:
         self.n_draws, self.n_iter, self.n_neighbors = n_draws, n_iter, n_neighbors
-        self.own_models = own_models
         self.n_estimators, self.fraction, self.random_state = n_estimators, fraction, random_state
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
@@ -82,35 +92,32 @@ class Chained(Conditional):
         lightgbm = need("lightgbm", "conditional='chained' needs LightGBM", "lightgbm")
         if len(X) < 2:
             raise ValueError("conditional='chained' cannot learn from 1 sample. Add rows.")
-        if self.own_models and n_draws > 1:
-            return np.concatenate(
-                [self.sample_at(X, covariates, at, 1, rng) for _ in range(n_draws)], axis=1
-            )
         known, asked = (
             np.column_stack([c.Z, np.eye(c.n_categories)[c.category]]) for c in (covariates, at)
         )
-        out = X[rng.integers(0, len(X), (len(asked), n_draws))]
-        n_rows = len(X)
-        settings = {"objective": "regression", "num_threads": 1, "verbosity": -1}
-        settings["min_data_in_leaf"] = min(20, max(2, n_rows // 10))
-        if self.own_models:
-            settings |= {"bagging_fraction": _BAG, "bagging_freq": 1}
-        for _, j in np.ndindex(self.n_iter if X.shape[1] > 1 else 1, X.shape[1]):
-            inputs = np.column_stack([known, np.delete(X, j, axis=1)])
-            settings["seed"] = int(rng.integers(2**31))
+        draws = [self._impute(lightgbm, X, known, asked, rng) for _ in range(n_draws)]
+        return np.stack(draws, axis=1)
+
+    def _impute(self, lightgbm: Any, X: Array, known: Array, asked: Array, rng: Any) -> Array:
+        """Return one imputation of features where the confounders are those asked for."""
+        n_rows, d = X.shape
+        out = X[rng.integers(0, n_rows, len(asked))]
+        for _, j in np.ndindex(self.n_iter if d > 1 else 1, d):
+            inputs, wanted = (
+                np.column_stack([side, np.delete(features, j, axis=1)])
+                for side, features in ((known, X), (asked, out))
+            )
+            settings = {**_FOREST, "seed": int(rng.integers(2**31))}
             data = lightgbm.Dataset(inputs, X[:, j])
-            model = lightgbm.train(settings, data, num_boost_round=self.n_estimators)
-            # trees predict in steps: ties are broken at random, anew for every draw
+            forest = lightgbm.train(settings, data, num_boost_round=self.n_estimators)
+            # trees predict in steps: ties are broken at random
             spread = 1e-6 * float(X[:, j].std())
-            donors = np.asarray(model.predict(inputs))
-            for draw in range(n_draws):
-                others = np.delete(out[:, draw], j, axis=1)
-                wanted = np.asarray(model.predict(np.column_stack([asked, others])))
-                shaken = donors + spread * rng.normal(size=n_rows)
-                order = np.argsort(shaken)
-                wanted += spread * rng.normal(size=len(asked))
-                place = np.searchsorted(shaken[order], wanted)
-                near = place + rng.integers(0, self.n_neighbors, len(asked))
-                near = np.clip(near - self.n_neighbors // 2, 0, n_rows - 1)
-                out[:, draw, j] = X[order[near], j]
+            donors, place = (
+                np.asarray(forest.predict(rows)) + spread * rng.normal(size=len(rows))
+                for rows in (inputs, wanted)
+            )
+            order = np.argsort(donors)
+            near = np.searchsorted(donors[order], place)
+            near += rng.integers(0, self.n_neighbors, len(asked)) - self.n_neighbors // 2
+            out[:, j] = X[order[np.clip(near, 0, n_rows - 1)], j]
         return out

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import ArpackError
 
 from condokit.checks import SMALLEST, Array, refusal
+
+# of a normal distribution: 95% lie within +- the first, and below the second
+NORMAL_95, ONE_SIDED_95 = 1.96, 1.645
 
 
 @contextmanager
@@ -16,10 +18,16 @@ def computing(what: str) -> Iterator[None]:
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             yield
-    except (ArithmeticError, np.linalg.LinAlgError, ArpackError) as error:
+    except (ArithmeticError, np.linalg.LinAlgError, _not_converged()) as error:
         text = "The {what} could not be computed from these features ({why}). Look for outliers, "
         text += "rescale features, or use {@map='location-scale'} or 'shift'."
         raise refusal(text, what=what, why=str(error).rstrip(".")) from error
+
+
+def _not_converged() -> type[Exception]:
+    from scipy.sparse.linalg import ArpackError  # slow to import
+
+    return ArpackError
 
 
 def sides(is_query: Array) -> tuple[tuple[str, Array], tuple[str, Array]]:
@@ -66,6 +74,15 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
             is_independent[j] = True
             basis = np.column_stack([basis, residual / size])
     return is_independent
+
+
+def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
+    """Return the sparse matrix whose product with rows is their sums over groups."""
+    from scipy import sparse  # slow to import, and not needed to apply a map
+
+    n = len(group)
+    entries = (np.ones(n) if weights is None else weights, group, np.arange(n + 1))
+    return sparse.csc_array(entries, shape=(size, n))
 
 
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:

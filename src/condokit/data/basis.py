@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import null_space
 
 from condokit.checks import Array, listing, refusal
 
@@ -26,6 +25,8 @@ class Cubic:
 
     def __init__(self, knots: Array) -> None:
         self.knots = knots
+        from scipy.linalg import null_space  # slow to import
+
         free = null_space(np.stack([np.ones(len(knots)), knots]))
         value, vector = np.linalg.eigh(free.T @ np.abs(knots[:, None] - knots) ** 3 @ free)
         good = value > 1e-9 * value[-1]

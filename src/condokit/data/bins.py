@@ -14,7 +14,7 @@ NARROW = 0.02  # of bins
 BROAD = 0.25  # of groups in files
 _WIDTH = 0.1  # width of a bin in u
 _COARSE = 0.4  # width of a group in u
-_OF_ERROR = 0.1  # of a standard error, to which counts in files are rounded
+OF_ERROR = 0.1  # of a standard error, to which numbers in files are rounded
 _STEPS = 4.0  # rounding steps in the width of a group, times the root of its count
 _BOTH = np.array([[-1.0], [1.0]])
 _MOST = 180  # bins on either side of the centre
@@ -114,7 +114,7 @@ class Values:
             step = width / _STEPS / np.sqrt(n)
             middle = np.rint(middle / step) * step
             spread = np.rint(np.sqrt(square) / step) * step
-            fine = np.maximum(np.rint(_OF_ERROR * np.sqrt(n)), 1.0)
+            fine = np.maximum(np.rint(OF_ERROR * np.sqrt(n)), 1.0)
             n = fine * np.rint(n / fine)
             ends = mean[k] + unit * np.sinh(middle + _BOTH * spread)
             parts.append(Values(np.full(len(n), k), n, ends))

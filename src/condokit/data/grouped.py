@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from condokit.checks import LARGEST, Array
-from condokit.data.arrays import is_constant, ones_for_zeros
+from condokit.data.arrays import is_constant, ones_for_zeros, sums_of
 from condokit.data.subsets import subsample
 
 _ENTRIES = 1 << 17  # entries of a sparse matrix that are summed at a time
@@ -359,11 +358,7 @@ def _differences(
     origin = X[first]
     difference = origin[groups]
     np.subtract(X, difference, out=difference)
-    members = sparse.csc_array(
-        (np.ones(n_rows) if weights is None else weights, groups, np.arange(n_rows + 1)),
-        shape=(len(present), n_rows),
-    )
-    return present, count, origin, difference, members
+    return present, count, origin, difference, sums_of(groups, len(present), weights)
 
 
 def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:

@@ -11,8 +11,6 @@ from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 Kernel = Callable[[Any, Any], Array]
-_MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
-_MOST_CENTRES = 5000  # of a density; evenly taken by value
 _ALIKE = 1e-6  # less by which points differ from all that were chosen before
 NOTHING = 1e-250  # densities below this are rounding
 
@@ -43,14 +41,25 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     return K
 
 
-def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | None) -> Array:
-    """Return the kernel density of `data` at some points, up to a constant factor."""
-    # in blocks, with at most 5000 of the data as centres: never a large matrix
-    if len(data.Z) > _MOST_CENTRES:
-        data = replace(data.take(data.thinned(_MOST_CENTRES)), weights=None)
+def density(
+    at: Covariates,
+    data: Covariates,
+    width: Array,
+    kernel: Kernel | None,
+    *,
+    most_centres: int = 5000,
+    most_elements: int = 1 << 22,
+) -> Array:
+    """Return the kernel density of `data` at some points, up to a constant factor.
+
+    Of many data some are centres, evenly taken by value, and the kernel matrix is held in parts of
+    32 MB.
+    """
+    if len(data.Z) > most_centres:
+        data = replace(data.take(data.thinned(most_centres)), weights=None)
     counts = data.counts / data.counts.sum()
     out = np.empty(len(at.Z))
-    step = max(1, _MOST_ELEMENTS // len(data.Z))
+    step = max(1, most_elements // len(data.Z))
     for start in range(0, len(out), step):
         part = at.take(slice(start, start + step))
         K = rbf_delta(part, data, width) if kernel is None else call(kernel, part, data)
@@ -58,10 +67,10 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
     return out
 
 
-def check_kernel(kernel: Any, bandwidth: Any) -> None:
+def check_kernel(kernel: Any, bandwidth: Any, name: str = "kernel") -> None:
     """Refuse a kernel that cannot be called, or a bandwidth that is no factor."""
     if kernel is not None and not callable(kernel):
-        raise ValueError(f"'kernel' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
+        raise ValueError(f"'{name}' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
     if bandwidth is not None:
         check_number("bandwidth", bandwidth, 1e-6)
     if kernel is not None and bandwidth is not None:
@@ -76,9 +85,11 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     K = np.asarray(kernel(left.objects, right.objects), dtype=np.float64)
     shape = (len(left.Z), len(right.Z))
     if K.shape != shape:
-        raise ValueError(f"The kernel must return a matrix of shape {shape}. Got {K.shape}.")
+        raise ValueError(
+            f"A kernel k(Z1, Z2) must return a matrix of shape {shape}. Got {K.shape}."
+        )
     if not np.isfinite(K).all() or (K < 0).any():
-        raise ValueError("The kernel must return finite numbers that are not negative.")
+        raise ValueError("A kernel k(Z1, Z2) must return finite numbers that are not negative.")
     return K
 
 

@@ -16,7 +16,7 @@ _SMALLEST = 1e-6  # true variance in any direction, in standard units
 _FEWEST_ROWS = 10  # rows of a level in a domain, from which it has its own mean
 _MOST_PARTS = 3  # components of the normal mixture that confounders follow
 _EVIDENCE = 3.0  # nats beyond the information criterion, demanded of another component
-_MOST_ROWS = 5000  # that the mixture is fitted to
+_ROWS_OF_MIXTURE = 5000  # that the mixture is fitted to
 _STEPS = 200  # of expectation maximisation, at most
 
 
@@ -185,7 +185,7 @@ def mixture(Z: Array, weights: Array, W: Array, error: Array) -> tuple[Array, Ar
     """
     order = np.lexsort([*Z.T, Z @ np.linalg.eigh(W)[1][:, -1]])  # the same for any order of rows
     order = order[weights[order] > 0]
-    order = order[subsample(len(order), _MOST_ROWS)]
+    order = order[subsample(len(order), _ROWS_OF_MIXTURE)]
     Z, weights = Z[order], weights[order]
     p, n = len(W), max(float(weights.sum()), 1.0)
     found = np.ones(1), np.zeros((1, p)), _at_least(W[None], error)

@@ -11,7 +11,7 @@ from condokit.checks import Array, Sentence
 
 Part = tuple[str, Any]
 LEVELS = ("stop", "care", "note")  # of findings, the gravest first
-_MOST_ROWS = 20  # of a table that is printed
+_PRINTED_ROWS = 20  # of a table that is printed
 _STYLE = (
     "<style>.condokit{font-family:system-ui,sans-serif;max-width:60em}"
     ".condokit table{border-collapse:collapse;margin:.3em 0 1em}"
@@ -115,15 +115,17 @@ class Sheet:
 
     def _cells(self) -> list[list[str]]:
         """Return the rows that are printed, names first."""
-        columns = [[str(n), *map(show, values[:_MOST_ROWS])] for n, values in self.columns.items()]
+        columns = [
+            [str(n), *map(show, values[:_PRINTED_ROWS])] for n, values in self.columns.items()
+        ]
         return [[" ".join(cell.splitlines()) for cell in row] for row in zip(*columns)]
 
     def __repr__(self) -> str:
         cells = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
-        if len(self) > _MOST_ROWS:
-            lines.append(f"... and {len(self) - _MOST_ROWS} more rows")
+        if len(self) > _PRINTED_ROWS:
+            lines.append(f"... and {len(self) - _PRINTED_ROWS} more rows")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -131,7 +133,7 @@ class Sheet:
         names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
         lines = "".join(f"<tr>{row}</tr>" for row in rows)
-        more = len(self) - _MOST_ROWS
+        more = len(self) - _PRINTED_ROWS
         note = f"<p>... and {more} more rows</p>" if more > 0 else ""
         return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>{note}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_integer, check_number
+from condokit.checks import Array, check_integer, check_number, is_number
 from condokit.divergences.samples import RowDivergence, gradient_in_map, mapped
 from condokit.maps.families import MapFamily
 from condokit.solvers.solution import Solution
@@ -25,36 +25,18 @@ def rbf(squares: Array) -> tuple[Array, Array]:
 class MinibatchMMD(RowDivergence):
     r"""The paper's minibatch MMD: slow, and far from the minimum by default.
 
-    Pairs of sets of rows are drawn: a confounder value from the prior, then `n_samples` rows of
-    either domain given it. Every step takes `n_values` pairs and follows the gradient of the sum
-    of their squared MMD, all pairs of rows counted, by AdamW from the identity.
+    Pairs of sets of rows are drawn: a confounder value from the prior, then `K_X` rows of either
+    domain given it. Every step takes `K_Z` pairs and follows the gradient of the sum of their
+    squared MMD, all pairs of rows counted, by AdamW from the identity. After `patience` epochs
+    without a lower loss it stops, and the best is kept.
 
     Parameters
     ----------
-    epochs : int, default=5
-        Passes over all pairs of sets.
-    learning_rate : float, default=0.001
-        Of AdamW; at most about the length of a step in any parameter.
-    n_values : int, default=8
-        Pairs of sets in a step.
-    n_samples : int, default=20
-        Rows in a set.
-    fraction : float, default=1.0
-        Pairs of sets, as a share of the rows of the smaller domain.
+    k_X, h_X, K_X, K_Z, F, epochs, learning_rate, weight_decay, patience, random_state
+        As in `condokit.paper.ConDo`. Without `h_X` the width is found anew at every step and held
+        constant in the gradient.
     redrawn : bool, default=False
         Whether the sets of an epoch are new ones; otherwise those of the first serve all.
-    kernel : callable or None, default=None
-        From squared distances over the width to the kernel and its slope, both of their shape.
-        None is :math:`e^{-s}`.
-    bandwidth : float or None, default=None
-        The width h of :math:`s = |x - y|^2 / h`. None is the mean squared distance of distinct rows
-        in the two sets, found anew at every step and held constant in the gradient.
-    weight_decay : float, default=0.0001
-        Of AdamW, towards zero.
-    patience : int, default=3
-        Epochs without a lower loss after which to stop; the best epoch is kept.
-    random_state : int, default=0
-        Seed.
 
     Examples
     --------
@@ -62,29 +44,30 @@ class MinibatchMMD(RowDivergence):
     >>> from condokit.divergences.minibatches import MinibatchMMD
     >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
     >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
-    >>> adapter = ConDoAdapter(divergence=MinibatchMMD(100, 0.01), shrinkage=None).fit_pair(*data)
+    >>> divergence = MinibatchMMD(epochs=100, learning_rate=0.01)
+    >>> adapter = ConDoAdapter(divergence=divergence, shrinkage=None).fit_pair(*data)
     >>> adapter.map_.scale.round(1)
     array([0.5])
     """
 
     def __init__(
         self,
+        *,
+        k_X: Radial | None = None,
+        h_X: float | None = None,
+        K_X: int = 20,
+        K_Z: int = 8,
+        F: float = 1.0,
         epochs: int = 5,
         learning_rate: float = 0.001,
-        n_values: int = 8,
-        n_samples: int = 20,
-        fraction: float = 1.0,
-        redrawn: bool = False,
-        kernel: Radial | None = None,
-        bandwidth: float | None = None,
         weight_decay: float = 1e-4,
         patience: int = 3,
+        redrawn: bool = False,
         random_state: int = 0,
     ) -> None:
-        self.epochs, self.learning_rate, self.n_values = epochs, learning_rate, n_values
-        self.n_samples, self.fraction, self.redrawn = n_samples, fraction, redrawn
-        self.kernel, self.bandwidth, self.weight_decay = kernel, bandwidth, weight_decay
-        self.patience, self.random_state = patience, random_state
+        self.k_X, self.h_X, self.K_X, self.K_Z, self.F = k_X, h_X, K_X, K_Z, F
+        self.epochs, self.learning_rate, self.weight_decay = epochs, learning_rate, weight_decay
+        self.patience, self.redrawn, self.random_state = patience, redrawn, random_state
 
     max_rows = 10**9
 
@@ -106,8 +89,8 @@ class MinibatchMMD(RowDivergence):
             if epoch and self.redrawn:
                 X, Y = self._draw(summary, rng)
             loss = 0.0
-            for first in range(0, len(X), self.n_values):
-                here = slice(first, first + self.n_values)
+            for first in range(0, len(X), self.K_Z):
+                here = slice(first, first + self.K_Z)
                 value, pull = self.of_sets(mapped(X[here], A, b), Y[here])
                 pull, rows = (part.reshape(-1, part.shape[2]) for part in (pull, X[here]))
                 d_A, d_b = gradient_in_map(pull, rows, A) * moves_A, pull.sum(axis=0) * moves_b
@@ -124,22 +107,25 @@ class MinibatchMMD(RowDivergence):
 
     def _check(self) -> None:
         """Refuse settings that make no descent."""
-        for name in ("epochs", "n_values", "n_samples", "patience"):
-            check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
+        for name in ("K_Z", "epochs", "patience"):
+            check_integer(name, getattr(self, name), 1)
+        check_integer("K_X", self.K_X, 2)
         check_number("learning_rate", self.learning_rate, 1e-300)
         check_number("weight_decay", self.weight_decay, 0)
-        check_number("fraction", self.fraction, 1e-12, 1)
-        if self.bandwidth is not None:
-            check_number("bandwidth", self.bandwidth, 1e-300)
+        check_share(self.F)
+        if self.h_X is not None:
+            check_number("h_X", self.h_X, 1e-300)
+        if self.k_X is not None:
+            _check_radial(self.k_X)
 
     def _draw(self, samples: Samples, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return pairs of sets, each of shape (n_sets, n_samples, n_features)."""
+        """Return pairs of sets, each of shape (n_sets, K_X, n_features)."""
         sides = samples.query, samples.reference
         fewest = samples.n_rows or min(sum(map(len, side)) for side in sides)
-        n_sets = max(1, int(self.fraction * fewest))
+        n_sets = max(1, int(self.F * fewest))
         values = rng.choice(len(samples.weights), n_sets, p=samples.weights)
         X, Y = (
-            np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
+            np.stack([side[k][rng.integers(0, len(side[k]), self.K_X)] for k in values])
             for side in sides
         )
         return X, Y
@@ -153,10 +139,10 @@ class MinibatchMMD(RowDivergence):
         square = np.maximum(square, 0.0)
         n, m = Z.shape[1], Y.shape[1]
         width = square.sum(axis=(1, 2), keepdims=True) / ((n + m) * (n + m - 1))
-        width = np.maximum(width, 1e-300) if self.bandwidth is None else self.bandwidth
+        width = np.maximum(width, 1e-300) if self.h_X is None else self.h_X
         sign = np.repeat([1 / n, -1 / m], [n, m])
         shares = sign[:, None] * sign
-        values, slopes = (self.kernel or rbf)(square / width)
+        values, slopes = (self.k_X or rbf)(square / width)
         weighted, slope = values * shares, (slopes * shares)[:, :n] / width
         gradient = 4 * (slope.sum(axis=2)[:, :, None] * Z - slope @ both)
         return float(weighted.sum()), gradient
@@ -169,3 +155,28 @@ def _adam(state: Array, gradient: Array, step: int) -> Array:
         moment += (1 - beta) * gradient**power
     mean, square = (moment / (1 - beta**step) for moment, beta in zip(state, _BETAS))
     return np.asarray(mean / (np.sqrt(square) + _EPSILON))
+
+
+def check_share(F: Any) -> None:
+    """Refuse what is no share of the rows."""
+    if not (is_number(F) and 0 < F <= 1):
+        raise ValueError(f"'F' must be a share of the rows, above 0 and at most 1. Got {F!r}.")
+
+
+def _check_radial(kernel: Any) -> None:
+    """Refuse a kernel on features that is no kernel of distances with its slope."""
+    must = "'k_X' must take squared distances over the width, and return the kernel and its slope"
+    if not callable(kernel):
+        raise ValueError(f"{must}. Got {kernel!r}.")
+    s, step = np.array([[0.5, 1.0], [2.0, 4.0]]), 1e-6
+    try:
+        values, slopes = (np.asarray(part, dtype=float) for part in kernel(s))
+        moved = np.subtract(*(np.asarray(kernel(s + h)[0]) for h in (step, -step))) / (2 * step)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{must}. It failed: {error}.") from None
+    if values.shape != s.shape or slopes.shape != s.shape:
+        raise ValueError(f"{must}, both of their shape {s.shape}. Got {values.shape}.")
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError("'k_X' must return finite numbers that are not negative.")
+    if not np.allclose(slopes, moved, rtol=1e-3, atol=1e-6):
+        raise ValueError("The slope that 'k_X' returns is not that of its values.")

@@ -12,8 +12,10 @@ from scipy.optimize import minimize
 from condokit.checks import Array, check_integer, check_word, refusal, warn
 from condokit.divergences.samples import RowDivergence
 from condokit.maps.families import MapFamily
+from condokit.solvers.gaussian_kl import KLObjective
 from condokit.solvers.matrices import transport_matrix
 from condokit.solvers.solution import Solution
+from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.samples import Samples
 
 _MOST_STEPS = 200  # where covariances are nearly singular, the search does not end
@@ -157,7 +159,7 @@ def _covariances(strata: list[Array]) -> Array:
     return np.array(spread) + JITTER * np.eye(d)
 
 
-class AffineKL:
+class AffineKL(KLObjective):
     r"""Twice the reverse KL divergence of A x + b, less its terms without A and b.
 
     .. math::
@@ -166,16 +168,17 @@ class AffineKL:
     """
 
     def __init__(self, w: Array, mean_q: Array, cov_q: Array, mean_r: Array, cov_r: Array) -> None:
-        self.mean_q, self.mean_r, self.cov_q = mean_q, mean_r, cov_q
-        self.weighted = w[:, None, None] * np.linalg.inv(cov_r)
-        self.d = mean_q.shape[1]
+        unknown, self.d = np.zeros(len(w)), mean_q.shape[1]
+        query, reference = Gaussians(mean_q, cov_q, unknown), Gaussians(mean_r, cov_r, unknown)
+        super().__init__(GaussianPair(query, reference, w))
+        self.constant = 0.0
 
     def descend(self, A: Array, b: Array, steps: int | None) -> Solution:
         """Go down by at most so many steps of trust-region Newton conjugate gradients."""
         found = minimize(
-            self.value,
+            self.of_numbers,
             np.append(A.ravel(), b),
-            jac=self.gradient,
+            jac=True,
             hessp=self.hessian_product,
             method="trust-ncg",
             options={"maxiter": steps or _MOST_STEPS},
@@ -186,29 +189,15 @@ class AffineKL:
     def _split(self, x: Array) -> tuple[Array, Array]:
         return x[: self.d**2].reshape(self.d, self.d), x[self.d**2 :]
 
-    def _quadratic(self, A: Array, errors: Array) -> tuple[Array, Array]:
-        """Return the gradient of the part that is quadratic in the map."""
-        pull = np.einsum("kij,kj->ki", self.weighted, errors)
-        G = np.tensordot(self.weighted, A @ self.cov_q, axes=([0, 2], [0, 1]))
-        return 2 * (G + pull.T @ self.mean_q), 2 * pull.sum(axis=0)
-
-    def value(self, x: Array) -> float:
-        """Return the objective."""
-        A, b = self._split(x)
-        errors = self.mean_q @ A.T + b - self.mean_r
-        spread = np.tensordot(self.weighted, A @ self.cov_q, axes=([0, 2], [0, 1]))
-        near = np.einsum("ki,kij,kj->", errors, self.weighted, errors)
-        return float((spread * A).sum() + near - 2 * np.linalg.slogdet(A)[1])
-
-    def gradient(self, x: Array) -> Array:
-        """Return its gradient in A and b."""
-        A, b = self._split(x)
-        G, g = self._quadratic(A, self.mean_q @ A.T + b - self.mean_r)
-        return np.append((G - 2 * np.linalg.inv(A).T).ravel(), g)
+    def of_numbers(self, x: Array) -> tuple[float, Array]:
+        """Return the objective, and its gradient in A and b."""
+        value, G, g = self(*self._split(x))
+        return 2 * value, 2 * np.append(G.ravel(), g)
 
     def hessian_product(self, x: Array, v: Array) -> Array:
         """Return the derivative of the gradient along v."""
         (A, _), (V, u) = self._split(x), self._split(v)
         inverse = np.linalg.inv(A)
-        G, g = self._quadratic(V, self.mean_q @ V.T + u)
-        return np.append((G + 2 * (inverse @ V @ inverse).T).ravel(), g)
+        PVC, pull = self._pulled(V, self.mean @ V.T + u)
+        G = PVC + pull.T @ self.mean + (inverse @ V @ inverse).T
+        return 2 * np.append(G.ravel(), pull.sum(axis=0))

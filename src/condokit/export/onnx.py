@@ -61,7 +61,7 @@ def to_onnx(affine: AffineMap, *, named: bool = False, dtype: str = "float64") -
     if named:
         inputs, sizes = [*names], (1, 1)
         outputs = [f"{name} (mapped)" for name in affine.outputs(names) or ()]
-    graph = _Graph(affine, inputs, outputs, single)
+    graph = _Nodes(affine, inputs, outputs, single)
     kind = TensorProto.FLOAT if single else TensorProto.DOUBLE
     x, y = (
         [helper.make_tensor_value_info(name, kind, ["rows", d]) for name in own]
@@ -81,7 +81,7 @@ def to_onnx(affine: AffineMap, *, named: bool = False, dtype: str = "float64") -
     return bytes(model.SerializeToString(deterministic=True))
 
 
-class _Graph:
+class _Nodes:
     """The way from X to Y as nodes; as in `AffineMap.apply`, gaps are zeros until the end."""
 
     def __init__(

@@ -48,7 +48,7 @@ _FEW_ROWS = ("ot", "pc-match")  # for map="affine" if the rows are too few for a
 
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
 _MOST_FEATURES = 300  # with more features only diagonal maps are tried
-_MOST_ROWS = 20_000  # rows of a domain on which candidates are scored
+_MOST_SCORED = 20_000  # rows of a domain on which candidates are scored
 _MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, plus 40 per feature
 _TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
 _FEW_ON_FOLDS = 1000  # rows of a domain from which two folds suffice
@@ -181,16 +181,16 @@ def find(
     if len(tried) > 1:
         fit, chosen = averaged(left, tried, fit)
     elif pairs is None and chosen.recipe.family.form == "diagonal" and controls is None:
-        _warn_of_curves(left, chosen.recipe, fit.map)
+        _warn_of_curves(left, chosen.recipe, fit)
     if pairs is not None:
         fit = after_pairs(fit, chosen, left, pairs, wanted)
     return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
-def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
+def _warn_of_curves(domains: Study, recipe: Recipe, fit: Fit) -> None:
     """Warn of features for which a curve is more likely than the fitted straight line."""
     is_default = isinstance(recipe.divergence, PooledLikelihood) and recipe.family.links is None
-    found = likely_curves(domains, recipe, line) if is_default else None
+    found = likely_curves(domains, recipe, fit.map, fit.straight) if is_default else None
     if found is None:
         return
     text = (
@@ -355,7 +355,7 @@ class _Trial:
         self.recipe = recipe = replace(candidates[-1].recipe, min_overlap=0.0)
         links = check_links(recipe.family.links, domains.tables[0].labels)
         domains, d = replace(domains, links=links), domains.n_features
-        most = _MOST_ON_CURVES + _MORE * d if recipe.conditional.is_smooth else _MOST_ROWS
+        most = _MOST_ON_CURVES + _MORE * d if recipe.conditional.is_smooth else _MOST_SCORED
         self.marks = domains.marks()
         self.domains = replace(domains, keep=_some_rows(domains, self.marks, most))
         self.whole = recipe.compare(self.domains)

@@ -19,7 +19,7 @@ _PERMUTATIONS = 40
 _QUANTILE = 0.95
 _LARGEST_SHARE = 0.95  # of a control's variance that others share
 _STEPS = 200
-_MOST_ROWS = 5000  # that tell their number
+_ROWS_OF_FACTORS = 5000  # that tell their number
 _LEAST_VARIANCE = 0.1  # of factors in a domain
 _LEVEL, _MUCH = 0.01, 0.05  # at which controls follow confounders, and the share that they explain
 _BLOCK = 1 << 24  # values of features that are read at a time
@@ -138,7 +138,7 @@ def find_controls(controls: Any, domains: Study, map: Any) -> tuple[int, ...]:
 def parallel_rank(R: Array) -> int:
     """Return how many factors are larger than those of columns permuted by themselves."""
     k, rng = R.shape[1], np.random.default_rng(0)
-    R = R[subsample(len(R), _MOST_ROWS)]
+    R = R[subsample(len(R), _ROWS_OF_FACTORS)]
     sizes, *chance = (
         np.linalg.eigvalsh(X.T @ X)[::-1]
         for X in (R, *(rng.permuted(R, axis=0) for _ in range(_PERMUTATIONS)))

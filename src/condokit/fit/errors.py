@@ -60,7 +60,7 @@ Later = Callable[[], "StandardErrors | None"]
 
 
 @dataclass(frozen=True)
-class Fitted:
+class SolvedMap:
     """A map and how it was found, of which the errors are asked for."""
 
     divergence: Any
@@ -71,7 +71,7 @@ class Fitted:
 
 
 def matrix_errors(
-    fitted: Fitted,
+    fitted: SolvedMap,
     domains: Study,
     comparison: Comparison,
     conditional: Conditional,
@@ -111,7 +111,7 @@ def matrix_errors(
     return later
 
 
-def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
+def _stepped(fitted: SolvedMap, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
     """Return what finds the map of another pair by one step; None where nothing determines it."""
     units = Units(pair, fitted.family.search.units)
     near = _around(fitted, units)
@@ -130,7 +130,7 @@ def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Ma
     return refit
 
 
-def sample_errors(fitted: Fitted, samples: Samples) -> Later | None:
+def sample_errors(fitted: SolvedMap, samples: Samples) -> Later | None:
     """Return how to find the errors of a map of rows in strata, if they can be known."""
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
@@ -138,7 +138,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> Later | None:
     return partial(_sample_errors, fitted, samples)
 
 
-def _sample_errors(fitted: Fitted, samples: Samples) -> StandardErrors | None:
+def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None:
     """Return the errors of a map that was found from rows in strata."""
     samples = with_spread(fitted.family, samples)
     units = sample_units(fitted.family, samples)
@@ -175,7 +175,7 @@ def _sample_errors(fitted: Fitted, samples: Samples) -> StandardErrors | None:
 
 
 def moment_errors(
-    fitted: Fitted, domains: Study, comparison: Comparison, shared: bool
+    fitted: SolvedMap, domains: Study, comparison: Comparison, shared: bool
 ) -> StandardErrors | None:
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
     family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)
@@ -195,13 +195,13 @@ def moment_errors(
     return _errors(fitted, map(refit, chain([once], others)), n_units, _AMOUNT)
 
 
-def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
+def _around(fitted: SolvedMap, units: Units | FeatureUnits) -> Coordinates | None:
     """Return coordinates near the map that was found, if anything in it is free."""
     near = fitted.family.around(*units.encode(fitted.found.scale, fitted.found.offset))
     return near if len(near.start) else None
 
 
-def low_rank_errors(fitted: Fitted, factors: Factors) -> StandardErrors | None:
+def low_rank_errors(fitted: SolvedMap, factors: Factors) -> StandardErrors | None:
     """Return the errors of a map of low rank, if they are known."""
     found, rank = fitted.found, fitted.family.rank
     domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
@@ -238,7 +238,7 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> StandardErrors | None:
 
 
 def _errors(
-    fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
+    fitted: SolvedMap, maps: Iterable[_Map], n_units: float, amount: float = 1.0
 ) -> StandardErrors | None:
     """Return errors from the plain map and those of draws, which went only so far."""
     plain, *draws = maps

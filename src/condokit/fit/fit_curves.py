@@ -14,7 +14,7 @@ from condokit.data.covariates import design, projection
 from condokit.data.missing import same_gaps
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
-from condokit.law.curves import STRAIGHT, Bends, Sample, average, bends
+from condokit.law.curves import STRAIGHT, Bends, FeatureValues, average, bends
 from condokit.law.estimate import FEATURE_VALUES, Discrete, law_of
 from condokit.law.noise import NoiseModel
 from condokit.law.stacked import Stacked, solve
@@ -27,7 +27,7 @@ from condokit.summaries.rows import Rows
 FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
 _TEMPER = 0.5  # power of the weights of curves in errors: evidence may be wrong
 _LEAST_TAIL = 0.05  # of the range of knots
-_MOST_ROWS = 20_000  # of a domain that are looked at
+_ROWS_OF_CURVES = 20_000  # of a domain, in which curves are looked for
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
 _SUSPECT, _CUT = 9.2, 4.0  # chi-squared with 2 degrees of freedom; standard deviations
 # probabilities of a curve: up to the first it is a line, from the second on all of the curve
@@ -90,12 +90,10 @@ def fit_curves(
     fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
     every = [(np.arange(domains.n_features), domains.keep)]
     for features, known in every if domains.gaps is None else same_gaps(domains):
-        part, compared = domains, comparison
+        part, compared, own = domains, comparison, line
         if domains.gaps is not None:  # features that are known in the same rows, with these rows
             part = replace(domains.of(features), keep=known, gaps=None)
-            compared = compare(part)
-        own = replace(line, scale=line.scale[features], centre=line.centre[features])
-        own = replace(own, image=line.image[features])
+            compared, own = compare(part), replace(line.lines(features), law={})
         for j, one in zip(features, _bends(Rows.read(part, compared, True), own, fewest)):
             found[j] = one
     if all(one is None for one in found):
@@ -128,8 +126,8 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
     if min(weights[side].sum() for side in sides) < fewest or stays.all():
         yield from [None] * len(stays)
         return
-    taken = subsample_sides(is_query, _MOST_ROWS, order=rows.covariates.order())
-    law = _Law(rows, line, discrete, weights, taken)
+    taken = subsample_sides(is_query, _ROWS_OF_CURVES, order=rows.covariates.order())
+    law = _Dependence(rows, line, discrete, weights, taken)
     uq, ur = rows.unit
     offset = (line.offset + line.scale * rows.mean[0] - rows.mean[1]) / ur
     step = max(1, FEATURE_VALUES // len(taken))
@@ -152,7 +150,7 @@ def _worth(weights: Array, is_query: Array, groups: Array | None) -> Array:
     return weights
 
 
-class _Law:
+class _Dependence:
     """What features depend on, as the line's likelihood found it."""
 
     def __init__(
@@ -172,7 +170,9 @@ class _Law:
         self.noise = NoiseModel.of_levels(self.category, at.n_categories, levels)
         self.penalty = np.zeros(0)
         if at.Z.shape[1] or rows.groups is not None:
-            law = law_of(rows, rows.values(), self.fixed, discrete)
+            law = line.law.get("chosen")
+            if law is None:
+                law = law_of(rows, rows.values(), self.fixed, discrete).choice
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
             if noise.empty:  # perhaps of some of the rows alone
@@ -197,14 +197,14 @@ class _Law:
         n, w, h = self.n_query, self.weights, self.leverage
         free = tuple(1 - float(w[s] @ h[s] / w[s].sum()) for s in (slice(0, n), slice(n, None)))
         rest = _Rest(self, w * precision)
-        return bends(Sample(values, n, w, precision, (free[0], free[1]), rest))
+        return bends(FeatureValues(values, n, w, precision, (free[0], free[1]), rest))
 
 
 @dataclass
 class _Rest:
     """Columns less what the confounders explain of them, with weights of rows."""
 
-    law: _Law
+    law: _Dependence
     weights: Array
 
     def __post_init__(self) -> None:

@@ -35,8 +35,8 @@ from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.fit.errors import (
-    Fitted,
     Later,
+    SolvedMap,
     low_rank_errors,
     matrix_errors,
     moment_errors,
@@ -159,7 +159,9 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         complete_counts(domains),
         **facts,
     )
-    return Fit(found_map, errors, support, comparison.overlap, report)
+    straight = recipe.family.form == "diagonal" and domains.gaps is None
+    found_with = (comparison, solution) if straight and domains.is_whole else None
+    return Fit(found_map, errors, support, comparison.overlap, report, found_with)
 
 
 def _is_cheaper_in_blocks(domains: Study, recipe: Recipe) -> bool:
@@ -218,8 +220,16 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     return _fit_diagonal(domains, recipe, comparison)[0]
 
 
-def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Curves] | None:
-    """Return features that are likely not straight as a line is, with curves; None if none is."""
+def likely_curves(
+    domains: Study,
+    recipe: Recipe,
+    line: Any,
+    straight: tuple[Comparison, Solution] | None = None,
+) -> tuple[Array, Curves] | None:
+    """Return features that are likely not straight as a line is, with curves; None if none is.
+
+    Curves begin with the comparison and solution of the line, or with a line of their own.
+    """
     whole = domains.is_whole and domains.confounders and not domains.is_rectangular
     if not whole or not len(places := suspected(domains, line.scale, line.offset)):
         return None
@@ -227,7 +237,11 @@ def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Cur
     part, how = domains.of(places), replace(how, shrinkage="auto", min_overlap=0.0)
     try:
         with quietly():
-            found = _fit_monotone(part, how, how.compare(part, quiet=True))[0].curves
+            if straight is None:
+                found = _fit_monotone(part, how, how.compare(part, quiet=True))[0].curves
+            else:
+                compared, own = straight[0], straight[1].lines(places)
+                found = fit_curves(part, how.compare, compared, own, None, "auto", True)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return None
     bent = np.zeros(0, dtype=np.intp) if found is None else np.flatnonzero(found.bent > 0.5)
@@ -279,7 +293,7 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
-        fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
+        fitted = SolvedMap(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
     return solution, facts, errors
 
@@ -436,7 +450,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any() and domains.is_whole:
-        fitted = Fitted(divergence, recipe.family, solution, shrunk, kept)
+        fitted = SolvedMap(divergence, recipe.family, solution, shrunk, kept)
         errors = matrix_errors(fitted, domains, comparison, recipe.conditional, pair)
     return shrunk, facts, errors
 
@@ -493,7 +507,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
-        fitted = Fitted(divergence, family, solution, shrunk, kept)
+        fitted = SolvedMap(divergence, family, solution, shrunk, kept)
         errors = sample_errors(fitted, samples.of(kept))
     return shrunk, facts, errors
 
@@ -543,7 +557,7 @@ def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     left[kept], right[kept] = share * np.asarray(solution.left), solution.right
     shrunk = replace(shrunk, left=left, right=right)
     if recipe.finds_errors:
-        fitted = Fitted(recipe.divergence, recipe.family, solution, shrunk, kept)
+        fitted = SolvedMap(recipe.divergence, recipe.family, solution, shrunk, kept)
         errors = low_rank_errors(fitted, factors)
     return shrunk, facts, errors
 

@@ -80,6 +80,7 @@ class Fit:
     support: Support
     overlap: Overlap
     report: FitReport
+    straight: Any = None  # the `Comparison` and `Solution` of a line that curves may begin with
 
     def compute_errors(self) -> StandardErrors | None:
         """Return the standard errors, computed now if they were not yet."""
@@ -119,10 +120,14 @@ def account_of_map(
 ) -> Mapping[str, Any]:
     """Return how the map of two domains was fitted, as far as a file may disclose it."""
     labels = dict(zip(("query", "reference"), map(str, domains.labels)))
+    recipe = chosen.recipe
+    is_weighted = bool(domains.confounders) and "prior" in recipe.divergence.uses(recipe.family)
     facts = {
         "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
         "divergence": name_of(chosen.divergence),
         "conditional": name_of(chosen.conditional),
+        # where no argument named it
+        "prior": name_of(recipe.prior) if is_weighted and "prior" not in settings else None,
         "domains": labels,
         "columns_left_alone": dict(domains.left),
         "rows": {side: _rows(domains, fit, side) for side in labels},

@@ -34,15 +34,13 @@ if TYPE_CHECKING:
 _Types = dict[str, Any]
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None", ".", "-")
 _DASHES = {".", "-"}  # of the default marks, those that are text in a text column
-_BYTES = 1 << 24  # of text parsed at once
-_SAMPLE = 1 << 20  # bytes of text from which the delimiter is guessed
 _SAVE_IT = "Save the table to a file first, of which all rows are examined."
 _UNCLOSED = "a quote is not closed where its value ends"
 _LIKE_ROWS = "the lines of a quoted value look like rows; close its quote, or save it as .parquet"
 _WIDE = 1000  # columns from which one thread parses faster than several
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Some rows as they are written, and the line of the file with which they begin."""
 
     content: bytes
@@ -62,6 +60,8 @@ class Text:
     decimal: str = "."
     numbers: Collection[str] = ()  # columns of numbers, even if they look like codes
     texts: Collection[str | None] | None = ()  # stay as they are written; None: all but `numbers`
+    block_bytes: int = 1 << 24  # of text parsed at once
+    sampled_bytes: int = 1 << 20  # of text from which the delimiter is guessed
     schema: pa.Schema | None = None  # of a file that was opened before: types are not sought again
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Text:
         pa = arrow()
         self.path = request.path
         blocks = self.blocks(request)
-        first, second = next(blocks, Block(b"", 1)), next(blocks, None)
+        first, second = next(blocks, TextBlock(b"", 1)), next(blocks, None)
         types = self.examine(first.content, request)
         if self.schema is not None:
             types = {field.name: field.type for field in self.schema}
@@ -100,9 +100,9 @@ class Text:
         same = table.schema.equals(schema)
         return Content(schema, len(table), iter([table if same else table.cast(schema)]))
 
-    def blocks(self, request: Request) -> Iterator[Block]:
+    def blocks(self, request: Request) -> Iterator[TextBlock]:
         """Yield the file in pieces that end where a row ends, or as one."""
-        size = None if request.is_whole else _BYTES
+        size = None if request.is_whole else self.block_bytes
         file: Any = sys.stdin.buffer
         if request.content is not None:
             file = io.BufferedReader(io.BytesIO(request.content))
@@ -125,14 +125,14 @@ class Text:
             if end:
                 content, rest = rest[:end], rest[end:]
                 _check_utf8(self.path, content, position)
-                yield Block(content, line)
+                yield TextBlock(content, line)
                 position, line = position + end, line + content.count(b"\n")
 
     def examine(self, content: bytes, request: Request) -> _Types:
         """Learn delimiter and names, the types that were declared, and a guess at others."""
         pa = arrow()
-        end = content.rfind(b"\n", 0, _SAMPLE) + 1
-        sample = content[:end] if end and len(content) > _SAMPLE else content
+        end = content.rfind(b"\n", 0, self.sampled_bytes) + 1
+        sample = content[:end] if end and len(content) > self.sampled_bytes else content
         if not sample.strip(b"\r\n\xef\xbb\xbf"):
             raise FileError(f"{shown(self.path)} is empty.")
         self.delimiter = self.delimiter or _find_delimiter(sample, DELIMITERS[self.kind])
@@ -152,7 +152,7 @@ class Text:
         """Tell whether a column stays as it is written."""
         return name not in self.numbers if self.texts is None else name in self.texts
 
-    def infer(self, block: Block, types: _Types) -> pa.Table:
+    def infer(self, block: TextBlock, types: _Types) -> pa.Table:
         """Parse a block, after widening the types as far as it needs."""
         pa = arrow()
         known = {name: kind for name, kind in types.items() if kind != pa.null()}
@@ -168,7 +168,7 @@ class Text:
             table = self.parse(block, types)
         return table
 
-    def codes(self, block: Block, before: _Types, found: _Types) -> list[str]:
+    def codes(self, block: TextBlock, before: _Types, found: _Types) -> list[str]:
         """Name the columns of whole numbers that would lose digits as numbers."""
         pa = arrow()
         kinds = {
@@ -194,7 +194,7 @@ class Text:
 
         return [name for name in kinds if is_code(name)]
 
-    def parse_all(self, blocks: Iterable[Block], types: _Types) -> Iterator[pa.Table]:
+    def parse_all(self, blocks: Iterable[TextBlock], types: _Types) -> Iterator[pa.Table]:
         """Yield the blocks as tables of known types."""
         for block in blocks:
             table = self.parse(block, types)
@@ -205,12 +205,12 @@ class Text:
                 )
             yield table
 
-    def parse(self, block: Block, types: _Types) -> pa.Table:
+    def parse(self, block: TextBlock, types: _Types) -> pa.Table:
         """Parse one block, inferring the types that are not given."""
         pa = arrow()
         ragged: list[Any] = []
         if b"\n" not in block.content:
-            block = Block(block.content + b"\n", block.line)  # else names alone are nothing
+            block = TextBlock(block.content + b"\n", block.line)  # else names alone are nothing
         whole = min(len(block.content), 1 << 30) + 1
         size = whole if len(self.names) >= _WIDE else min(whole, 1 << 22)
         try:
@@ -232,7 +232,7 @@ class Text:
                     table = table.set_column(place, field, kept)
         return table
 
-    def refuse_merged(self, table: pa.Table, block: Block) -> None:
+    def refuse_merged(self, table: pa.Table, block: TextBlock) -> None:
         """Refuse quotes that make one value of several rows: not closed, or in a later row."""
         pa, content = arrow(), block.content
         for field in table.schema:
@@ -259,7 +259,7 @@ class Text:
         known, digits = set(cells) - {*self.marks}, {*" +-0123456789.eE", self.decimal}
         return bool(known) and all(set(cell) <= digits for cell in known)
 
-    def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
+    def read(self, block: TextBlock, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
         """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""
         from pyarrow import csv as arrow_csv
 
@@ -288,7 +288,7 @@ class Text:
             ),
         )
 
-    def explained(self, error: Exception, block: Block, ragged: list[Any]) -> Exception:
+    def explained(self, error: Exception, block: TextBlock, ragged: list[Any]) -> Exception:
         """Return an error that tells where the file is wrong."""
         if ragged:
             line, bad = min((_line_of(row.text, block), i) for i, row in enumerate(ragged))
@@ -350,7 +350,7 @@ def _end_of_row(content: bytes) -> int:
     return end
 
 
-def _line_of(row: str, block: Block) -> int:
+def _line_of(row: str, block: TextBlock) -> int:
     """Return the line of the file that a row is on."""
     text, ends = row.encode(), (b"", b"\r", b"\n")  # a pattern of it would take long
     start = block.content.find(text)

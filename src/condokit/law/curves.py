@@ -69,7 +69,7 @@ class Bends:
 
 
 @dataclass(frozen=True)
-class Sample:
+class FeatureValues:
     """Values of one feature in both domains, the query's first and mapped by a straight line."""
 
     values: Array
@@ -80,9 +80,9 @@ class Sample:
     rest: Callable[[Array], Array]  # columns less what confounders explain of them
 
 
-def bends(sample: Sample) -> Bends:
+def bends(sample: FeatureValues) -> Bends:
     """Fit curves of all degrees of wiggliness."""
-    problem = _Problem(sample)
+    problem = _CurveSearch(sample)
     best, penalty = -np.inf, WIGGLES[0]
     for wiggle in WIGGLES:  # of h, while there is no c
         found = problem.solve(wiggle, 0.0)
@@ -105,10 +105,10 @@ class _Member:
     evidence: float
 
 
-class _Problem:
+class _CurveSearch:
     """The likelihood of h and c of one feature, in units of the feature's spread."""
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: FeatureValues) -> None:
         self.sample, n = sample, sample.n_query
         w = sample.weights
         low, middle, high = quantiles(sample.values[:, None], np.array([0.05, 0.5, 0.95]), None)[

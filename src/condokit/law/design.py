@@ -8,6 +8,7 @@ variance. Blocks enter one at a time, while the features together speak for them
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -105,26 +106,34 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     return lambda rows: cubic.bent(rows.Z @ axis)
 
 
-def kernel(shape: str, at: Covariates) -> Function:
-    """Return a Nystroem map of a kernel over all continuous columns: "rbf" or "laplace".
+class Kernel:
+    """A Nystroem map of a kernel over all continuous columns: "rbf" or "laplace".
 
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
     which rows are given does not matter.
     """
-    n, p = at.Z.shape
-    marks = at.Z[np.lexsort(at.Z.T)[subsample(n, LANDMARKS)]]
-    metric: Any = "sqeuclidean" if shape == "rbf" else "cityblock"
-    wide = (1.44 if shape == "rbf" else 1.5) * p
 
-    def compare(A: Array) -> Array:
-        return np.exp(-cdist(A, marks, metric) / wide)
+    def __init__(self, shape: str, at: Covariates) -> None:
+        self.shape, n = shape, len(at.Z)
+        self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, LANDMARKS)]]
+        self.rank = int(np.clip(n // 20, FEWEST_RANK, len(self.marks)))
 
-    rank = int(np.clip(n // 20, FEWEST_RANK, len(marks)))
-    value, vector = np.linalg.eigh(compare(marks))
-    value, vector = value[::-1][:rank], vector[:, ::-1][:, :rank]
-    good = value > 1e-8 * value[0]
-    turn = vector[:, good] / np.sqrt(value[good])
-    return lambda rows: compare(rows.Z) @ turn
+    @cached_property
+    def _turn(self) -> Array:
+        value, vector = np.linalg.eigh(self._compare(self.marks))
+        value, vector = value[::-1][: self.rank], vector[:, ::-1][:, : self.rank]
+        good = value > 1e-8 * value[0]
+        return np.asarray(vector[:, good] / np.sqrt(value[good]))
+
+    def _compare(self, Z: Array) -> Array:
+        metric: Any = "sqeuclidean" if self.shape == "rbf" else "cityblock"
+        away = cdist(Z, self.marks, metric)
+        away *= -1 / ((1.44 if self.shape == "rbf" else 1.5) * Z.shape[1])
+        return np.asarray(np.exp(away, out=away))
+
+    def __call__(self, at: Covariates) -> Array:
+        """Return its columns."""
+        return self._compare(at.Z) @ self._turn
 
 
 def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Design, list[Block]]:
@@ -175,7 +184,7 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
                 )
                 found.append(Block(f"{name} by level", crossed))
     if 1 < p <= MOST_INTERACTING and n >= 40:
-        found += [Block(shape, kernel(shape, at)) for shape in ("rbf", "laplace")]
+        found += [Block(shape, Kernel(shape, at)) for shape in ("rbf", "laplace")]
     return found
 
 

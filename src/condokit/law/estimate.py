@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from condokit.checks import Array
 from condokit.data.arrays import independent
@@ -18,7 +17,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
-from condokit.law.design import Design, Together, free_columns
+from condokit.law.design import Block, Design, Together, free_columns
 from condokit.law.maps import maps_of
 from condokit.law.noise import NoiseModel, choose_noise, common_noise
 from condokit.law.posterior import Maps
@@ -111,8 +110,6 @@ class LawFit:
         order = np.argsort(np.concatenate([own for own, _ in parts]))
         facts = joined_law([part.law for _, part in parts], order)
         maps = Maps.joined([part.maps for _, part in parts], order)
-        directions = block_diag(*(part.maps.directions for _, part in parts))
-        maps = replace(maps, directions=directions[order])
         return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
 
     def solution(self) -> Solution:
@@ -242,8 +239,7 @@ def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
-    found = Together.of_products(sums, float(stats.products.count.sum()))
-    return found.among(stats.few[varies])
+    return Together.of_products(sums, stats.products.count.sum()).among(stats.few[varies])
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
@@ -257,7 +253,7 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     own = fixed, may_tail, may_vary, law.n_effective
     at = law.with_ratios(law.stacked(X, known), fixed)
     maps, _ = _estimates(at, *own)
-    facts = {**law.facts, "subjects": float(np.median(at.rho))}
+    facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.choice}
     return _in_units(maps, rows, fixed, discrete, law.together, facts)
 
 
@@ -435,6 +431,16 @@ def choose_law(
     return law
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What mean and variance of features depend on."""
+
+    frame: Frame
+    design: Design
+    noise: NoiseModel
+    n_effective: float
+
+
 class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
@@ -443,10 +449,9 @@ class Law:
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
-        self.together = Together.unknown()
         self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
-        self.precision = np.ones(len(X))
+        self.precision, self.blocks = np.ones(len(X)), dict[str, tuple[Block, Array]]()
         self.X = _winsorised(self.stacked(X, known), fixed)
 
     @property
@@ -454,6 +459,11 @@ class Law:
         """What the report says of it."""
         variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
         return {"mean": [block.name for block in self.design.blocks], "variance": variance}
+
+    @property
+    def choice(self) -> Choice:
+        """What was chosen, without the rows that chose it."""
+        return Choice(self.frame, self.design, self.noise, self.n_effective)
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
@@ -504,7 +514,7 @@ class Law:
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
-        known = part.subjects, self.rho, part.basis, part.together
+        known = part.subjects, self.rho, part.basis, part.together, self.blocks
         chosen = select(self.X[sample], *where, self.precision[sample], self.fixed, *known)
         self.design, self.together = chosen
         self.n_effective = self.together.number

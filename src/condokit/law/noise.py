@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from condokit.checks import Array
+from condokit.data.arrays import sums_of
 from condokit.data.covariates import Covariates
 from condokit.law.design import NOISE_KNOTS, spline
 from condokit.summaries.moments import share_levels as share_levels
@@ -53,10 +53,7 @@ class NoiseModel:
 
     @cached_property
     def _cells(self) -> Any:
-        n = len(self.category)
-        return sparse.csr_matrix(
-            (np.ones(n), (self.category, np.arange(n))), shape=(self.n_categories, n)
-        )
+        return sums_of(self.category, self.n_categories)
 
 
 def choose_noise(

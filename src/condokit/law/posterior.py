@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
@@ -108,6 +109,8 @@ class Maps:
         for name in _MAP_ARRAYS:
             tables = [getattr(part, name) for part in parts]
             arrays[name] = np.concatenate(tables)[order]
+        if all(part.directions is not None for part in parts):
+            arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
@@ -227,7 +230,7 @@ def _round(
     for b in range(shifts.n_devices):
         exact = None
         if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
-            exact = _Profile(maps, b)
+            exact = _ScaleProfile(maps, b)
         pair = shifts.level(b, share), scales.level(b, share, exact)
         shift, scale = (np.r_[0.0, level.log_evidence] for level in pair)
         log = np.log(np.maximum(prior[b], 1e-300)) + shift[:, None] + scale
@@ -247,20 +250,23 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
     the standard error. Below `_FEWEST_ROWS` it is one for all features together. `chance` is that
     of either side of the interval.
     """
-    log_m, se = np.log(maps.scale), np.sqrt(np.einsum("dbb->db", maps.cov_log))
+    every = np.log(maps.scale)
+    power, no_unit = np.zeros(every.shape, dtype=np.int64), np.zeros(every.shape, dtype=np.bool_)
+    far = np.abs(every) > np.log(_LARGEST_RATIO)  # others lie inside, however wide the interval
+    if not far.any():
+        return power, no_unit
+    log_m, se = every[far], np.sqrt(np.einsum("dbb->db", maps.cov_log)[far])
     n, rest = np.full(se.shape, _MANY_ROWS), np.full(se.shape, _MANY_ROWS)
     if maps.n_eff is not None and maps.dof is not None:
-        n = np.maximum(maps.n_eff, 0.5)
-        rest = np.maximum(maps.dof[:, None] - n, 0.5)
-    level = np.where(n < _FEWEST_ROWS, min(chance, 0.025 / len(n)), chance)
+        n = np.maximum(np.broadcast_to(maps.n_eff, every.shape)[far], 0.5)
+        dof = np.broadcast_to(np.asarray(maps.dof)[:, None], every.shape)[far]
+        rest = np.maximum(dof - n, 0.5)
+    level = np.where(n < _FEWEST_ROWS, min(chance, 0.025 / len(every)), chance)
     least = -float(ndtri(chance)) * se
     # most features have the same numbers of rows, and quantiles of F are slow
-    _, one, place = np.unique((n + 1j * rest).ravel(), return_index=True, return_inverse=True)
-    sides, beyond = (n.flat[one], rest.flat[one]), 1 - level.flat[one]
-    up, down = (
-        (0.5 * np.abs(np.log(fdtri(a, b, beyond))))[place].reshape(n.shape)
-        for a, b in (sides[::-1], sides)
-    )
+    _, one, place = np.unique(n + 1j * rest, return_index=True, return_inverse=True)
+    sides, beyond = (n[one], rest[one]), 1 - level[one]
+    up, down = ((0.5 * np.abs(np.log(fdtri(a, b, beyond))))[place] for a, b in (sides[::-1], sides))
     normal = np.sqrt(0.5 / n + 0.5 / rest)
 
     def reaches(away: Array) -> Array:
@@ -275,8 +281,9 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
     nearest = np.round(log_m / ten).astype(np.int64)
     same, milli = reaches(log_m), reaches(log_m - thousand * ten)
     close = np.abs(log_m - nearest * ten) < _UNIT_TOLERANCE + least
-    power = np.select([same, milli, close], [0, thousand, nearest], 0)
-    return power, ~(same | milli | close)
+    power[far] = np.select([same, milli, close], [0, thousand, nearest], 0)
+    no_unit[far] = ~(same | milli | close)
+    return power, no_unit
 
 
 def _usual(may_shift: bool, may_scale: bool) -> Array:
@@ -369,7 +376,7 @@ class _Effects:
         """Return which features of a device are pulled."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(self, b: int, share: float, exact: "_Profile | None" = None) -> _Level:
+    def level(self, b: int, share: float, exact: "_ScaleProfile | None" = None) -> _Level:
         """Return what is found of a device's effects, over how many of its features have any."""
         at, n_sizes = self.at(b), len(self.sizes.sd)
         moments = np.zeros((3, len(self.d), n_sizes))
@@ -383,8 +390,11 @@ class _Effects:
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
         each, total, found = np.array([mean, square, kept]), [], []
         for part, weight in zip(_SHARES, several):
-            either = np.logaddexp(np.log(part) + log, np.log(max(1 - part, 1e-300)))
-            found.append(np.exp(np.log(part) + log - either) * each)
+            either, own = log, each
+            if part < 1:
+                either = np.logaddexp(np.log(part) + log, np.log(1 - part))
+                own = np.exp(np.log(part) + log - either) * each
+            found.append(own)
             total.append(share * either.sum(axis=0) + np.log(max(weight, 1e-300)))
         if self.sizes.noise_in_common and len(x) > 1:
             apart, gain, around = _differences(x, c, self.sizes, share * len(x))
@@ -506,7 +516,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True)
-class _Profile:
+class _ScaleProfile:
     """The profile likelihood of the log-scales of a device."""
 
     maps: Maps

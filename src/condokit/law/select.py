@@ -9,6 +9,7 @@ from condokit.data.basis import RangeBasis
 from condokit.data.covariates import Covariates
 from condokit.law.design import (
     NOISE_KNOTS,
+    Block,
     Design,
     Together,
     basis_candidates,
@@ -36,7 +37,7 @@ class Selector:
     :math:`\Phi_k' P \Phi_k`.
     """
 
-    gram: Array  # of all blocks, off D
+    parts: list[tuple[Array, Array]]  # columns of blocks off D, two factors of their products
     cross: Array  # (K, n_columns, n_features): with x_b
     start: Found  # with D alone
     at: Stacked
@@ -47,6 +48,7 @@ class Selector:
     threshold: float = 3.0
     most: int = 8
     grid: Array = field(default_factory=lambda: np.logspace(-4, 3, 43))
+    grams: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     def run(self, always: list[int]) -> dict[int, float]:
         """Return the chosen blocks and their shares."""
@@ -81,13 +83,22 @@ class Selector:
                 else:
                     shares[k] = max(theta, 1e-4)
 
+    def _gram(self, left: list[int], right: list[int]) -> Array:
+        """Return products of the columns of blocks, each computed once."""
+        for k, other in ((k, other) for k in left for other in right):
+            if (k, other) not in self.grams:
+                found = self.parts[k][0].T @ self.parts[other][1]
+                self.grams[k, other], self.grams[other, k] = found, found.T
+        return np.block([[self.grams[k, other] for other in right] for k in left])
+
     def _inverse(self, shares: dict[int, float]) -> tuple[Array, Array]:
         parts = [self.columns[k] for k in shares]
         at = np.concatenate(parts) if parts else np.zeros(0, dtype=int)
         if not len(at):
             return at, np.zeros((0, 0))
         penalty = np.concatenate([np.full(len(c), 1 / s) for c, s in zip(parts, shares.values())])
-        return at, np.linalg.inv(self.gram[np.ix_(at, at)] + np.diag(penalty))
+        chosen = list(shares)
+        return at, np.linalg.inv(self._gram(chosen, chosen) + np.diag(penalty))
 
     def _mapped(self, shares: dict[int, float]) -> tuple[Array, Array]:
         """Return U'M y and y'M y of the mapped features, at the best scales given the shares."""
@@ -102,10 +113,11 @@ class Selector:
     ) -> tuple[float, float]:
         """Return by how much block k raises the likelihood at its best share, and the share."""
         at, inverse = self._inverse(shares)
-        own = self.columns[k]
-        link = self.gram[np.ix_(own, at)] @ inverse
-        left = self.gram[np.ix_(own, own)] - link @ self.gram[np.ix_(at, own)]
-        cross = y[0][own] - link @ y[0][at]
+        left, cross = self._gram([k], [k]), y[0][self.columns[k]]
+        if shares:
+            between = self._gram([k], list(shares))
+            link = between @ inverse
+            left, cross = left - link @ between.T, cross - link @ y[0][at]
         square = y[1] - (y[0][at] * (inverse @ y[0][at])).sum(0)
         square = np.maximum(square, np.maximum(1e-14 * y[1], 1e-300))  # no less than rounding
         value, vector = np.linalg.eigh((left + left.T) / 2)
@@ -132,13 +144,14 @@ def select(
     rho: float = 0.0,
     basis: RangeBasis | None = None,
     together: Together | None = None,
+    kept: dict[str, tuple[Block, Array]] | None = None,
 ) -> tuple[Design, Together]:
     """Choose the design from rows of a few features, centred by batch.
 
     Rows count `weights` and have variances proportional to 1 / `precision`; those of `subjects`
     whose level may be any have no confounders; rows that stand for products are told by the
-    functions of a `basis`. Returns the design, and how features move `together`, if that is not
-    given.
+    functions of a `basis`. Blocks that no feature alters are `kept` for another turn. Returns the
+    design, and how features move `together`, if that is not given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
     design, always = free_columns(at, basis)
@@ -158,25 +171,29 @@ def select(
     if subjects is not None and (means := subject_means(at, batch)) is not None:
         offered.append(means)
     scaled, parts, inverse, WD = [], [], rows.inverses(W)[0][0], rows.weighed(D, W)
+    kept, Y = {} if kept is None else kept, X if subjects is not None else X * root
     for block in always + offered:  # off D, in units of mean row variance 1
-        values = free * block(at)
+        block, values = kept.get(block.name) or (block, free * block(at))
+        if not block.name.startswith("index"):
+            kept[block.name] = block, values
         rest = values - D @ (inverse @ (WD.T @ values))
-        size2 = float((rows.weighed(rest, W) * rest).sum() / weights.sum())
+        left = right = rest * root
+        if subjects is not None:
+            left, right = rest, rows.weighed(rest, W)
+        size2 = float(np.einsum("nr,nr->", left, right) / weights.sum())
         if size2 > 1e-12 * float((values**2).sum(1).mean()):
-            parts.append(rest / np.sqrt(size2))
             scaled.append(replace(block, unit=1 / np.sqrt(size2)))
+            left = left / np.sqrt(size2)
+            parts.append((left, left if subjects is None else right / np.sqrt(size2)))
     if not parts:
         return design, together
-    Phi = np.hstack(parts)
-    WPhi = rows.weighed(Phi, W)
-    cross = np.stack([WPhi[own].T @ X[own] for own in rows.rows])
-    edges = np.cumsum([0, *(part.shape[1] for part in parts)])
+    cross = np.stack(
+        [np.concatenate([part[own].T @ Y[own] for _, part in parts]) for own in rows.rows]
+    )
+    edges = np.cumsum([0, *(part.shape[1] for part, _ in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    if subjects is None:  # half of the work, if both factors are one
-        Phi *= root
-    gram = Phi.T @ (Phi if subjects is None else WPhi)
-    selector = Selector(gram, cross, start, rows, fixed, together.number, columns, costs)
+    selector = Selector(parts, cross, start, rows, fixed, together.number, columns, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)
     return replace(design, blocks=chosen, shares=tuple(shares.values())), together

@@ -30,11 +30,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from condokit.checks import Array
 from condokit.conditionals.curves import Products
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ones_for_zeros, sums_of
 from condokit.data.grouped import GroupedMoments
 from condokit.law.design import best_scale
 from condokit.law.noise import NoiseModel, weighted
@@ -198,8 +197,7 @@ class Stacked:
     @cached_property
     def cells(self) -> Any:
         """The matrix that sums over the rows of cells."""
-        n, size = len(self.X), self.noise.n_categories * self.n_batches
-        return sparse.csr_matrix((np.ones(n), (self.cell, np.arange(n))), shape=(size, n))
+        return sums_of(self.cell, self.noise.n_categories * self.n_batches)
 
     def fitted(self, theta: Array) -> Array:
         """Return the columns times coefficients of shape (n_columns, n_features)."""

@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from condokit.checks import Array
+from condokit.data.arrays import sums_of
 from condokit.data.covariates import Covariates
 from condokit.law.design import Block, level_columns
 
@@ -109,15 +109,11 @@ class Subjects:
 
     @cached_property
     def _to_pairs(self) -> Any:
-        n, pair = len(self.rows), self._pair[2]
-        shape = len(self.of_pair), n
-        return sparse.csr_matrix((np.ones(n), (pair, np.arange(n))), shape=shape)
+        return sums_of(self._pair[2], len(self.of_pair))
 
     @cached_property
     def _to_subjects(self) -> Any:
-        n = len(self.of_pair)
-        shape = len(self.free), n
-        return sparse.csr_matrix((np.ones(n), (self.of_pair, np.arange(n))), shape=shape)
+        return sums_of(self.of_pair, len(self.free))
 
     def pair_sums(self, part: Array) -> Array:
         """Return sums over pairs of batch and subject, of values of the rows that share."""
@@ -131,9 +127,7 @@ class Subjects:
 
     def cluster_sums(self, values: Array) -> Array:
         """Return sums over all subjects of values of all rows."""
-        n = len(self.code)
-        total = sparse.csr_matrix((np.ones(n), (self.code, np.arange(n))))
-        return np.asarray(total @ values)
+        return np.asarray(sums_of(self.code, self.n_subjects) @ values)
 
     def kappa(self, counts: Array, rho: Array) -> Array:
         """Return what share of their mean is taken off the products of subjects."""
@@ -209,8 +203,8 @@ def _columns(at: Covariates) -> Array:
 
 def _means(at: Covariates) -> Array:
     columns, code = _columns(at), np.unique(np.asarray(at.groups), return_inverse=True)[1]
-    sums = sparse.csr_matrix((np.ones(len(code)), (code, np.arange(len(code)))))
-    return np.asarray((sums @ columns / np.bincount(code)[:, None])[code])
+    count = np.bincount(code)
+    return np.asarray((sums_of(code, len(count)) @ columns / count[:, None])[code])
 
 
 def _within(at: Covariates, batch: Array) -> tuple[Array, Array]:

@@ -1,16 +1,26 @@
 """What every fitted map is: immutable, a transformer that is always fitted, and a file."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
+from inspect import signature
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
+import narwhals.stable.v2 as nw
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
 
-from condokit.checks import Array, NeedsRows, did_you_mean, listing, said, unknown_columns
+from condokit.checks import (
+    Array,
+    NeedsRows,
+    check_word,
+    did_you_mean,
+    listing,
+    said,
+    unknown_columns,
+)
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
@@ -27,15 +37,18 @@ _MOST_SHOWN = 6  # outputs that are printed
 _NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
 _NO_ARGUMENTS |= {"fitted_on", "provenance", "errors"}
 _ERRORS = "_errors"  # attribute with the standard errors, or a function that computes them
+_CONTAINER = "_container"  # attribute with the container that `set_output` chose
 _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # maps are equal if these
 # and their numbers are
 
 
-class Map(TransformerMixin, BaseEstimator, ABC):
+class Map(ABC):
     """A fixed map from query features to reference features: the base of all kinds of maps.
 
-    Think twice before adding anything. A new class of maps sets `kinds` and writes the abstract
-    methods; its constructor passes names, links, origin and its numbers to that of the base.
+    It is what scikit-learn asks of a transformer, without importing it: that takes longer than all
+    else that a map needs to be read and applied. Think twice before adding anything. A new class of
+    maps sets `kinds` and writes the abstract methods; its constructor passes names, links, origin
+    and its numbers to that of the base.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()  # values of "kind" in the files that the class reads
@@ -190,9 +203,24 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead.")
         return self
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments that make the same map, as scikit-learn asks for them.
+
+        Parameters
+        ----------
+        deep : ignored
+            Present for scikit-learn's interface.
+
+        Returns
+        -------
+        dict
+            Arguments of the constructor by name.
+        """
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
     def __getstate__(self) -> Any:
         self.__dict__[_ERRORS] = self.errors  # a function that computes them cannot be pickled
-        return {name: thawed(value) for name, value in super().__getstate__().items()}
+        return {name: thawed(value) for name, value in vars(self).items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
@@ -250,6 +278,61 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def __sklearn_clone__(self) -> Self:
         return self.with_origin(self.fitted_on, self.provenance)
 
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        known = {"transformer_tags": TransformerTags(), "input_tags": InputTags(allow_nan=True)}
+        return Tags(None, TargetTags(required=False), requires_fit=False, **known)
+
+    _sklearn_auto_wrap_output_keys: ClassVar[set[str]] = {"transform"}
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose the container of mapped values, as in scikit-learn.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"} or None, default=None
+            The container; "default" is that of the rows, None changes nothing.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            The map itself.
+        """
+        if transform is not None:
+            check_word("transform", transform, ("default", "pandas", "polars"))
+            self.__dict__[_CONTAINER] = transform
+        return self
+
+    def _in_container(self, mapped: Any, X: Any) -> Any:
+        """Return mapped rows in the container that was set, for the map or for scikit-learn."""
+        wanted = self.__dict__.get(_CONTAINER)
+        if wanted is None and "sklearn" in sys.modules:
+            wanted = sys.modules["sklearn"].get_config()["transform_output"]
+        if wanted in (None, "default") or type(mapped).__module__.split(".")[0] == wanted:
+            return mapped
+        values, names = np.asarray(mapped), map(str, self.get_feature_names_out())
+        columns = dict(zip(names, values.T))
+        frame = nw.from_dict(columns, backend=wanted).to_native()
+        return frame.set_axis(X.index) if wanted == "pandas" and hasattr(X, "index") else frame
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Map every row; the map is fixed.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Query rows.
+        y : ignored
+            Present for scikit-learn's interface.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The mapped features.
+        """
+        return self.transform(X)
+
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Do nothing: the map is fixed.
 
@@ -285,7 +368,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             The mapped features, in the container of X; with `return_std` a pair of these.
         """
         if not return_std:
-            return self(X)
+            return self._in_container(self(X), X)
         if self.errors is None:
             raise ValueError(
                 "The standard errors of this map are not known. They come with a fit; leave "

@@ -7,12 +7,11 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data import links as linking
+from condokit.data.arrays import NORMAL_95
 from condokit.maps.base import Map
 from condokit.maps.formula import interpolated, lines_of
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
-
-_INTERVAL = 1.96
 
 
 class MonotoneMap(Map):
@@ -173,7 +172,7 @@ def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list
     # values are on the scale of links, if there are any
     order = np.arange(len(curves.knots)) if bent is None else np.argsort(-bent, kind="stable")
     names = curves.feature_names or [f"column {j}" for j in range(len(curves.knots))]
-    reach = None if errors is None else _INTERVAL * errors.std(curves.knots.T).T
+    reach = None if errors is None else NORMAL_95 * errors.std(curves.knots.T).T
     out = []
     for j in order[:most]:
         y = curves.values[j]

@@ -6,11 +6,11 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import metadata
 from typing import Any, NoReturn
 
 import numpy as np
 import scipy
-import sklearn
 
 import condokit
 from condokit.checks import Array
@@ -97,7 +97,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
+        "scikit-learn": metadata.version("scikit-learn"),
     }
 
 

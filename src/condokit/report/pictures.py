@@ -101,7 +101,8 @@ def _told(confounder: Any, mine: Array, n: int) -> str:
     codes = confounder.codes[mine]
     counts = np.bincount(codes[codes >= 0], minlength=len(confounder.levels)).astype(float)
     hidden = hidden_cells(counts, MIN_CELL)
-    largest = np.argsort(-counts, kind="stable")[:4]
+    every = np.bincount(confounder.codes[confounder.codes >= 0], minlength=len(counts))
+    largest = np.argsort(-every, kind="stable")[:4]  # of all sites, in one order
     told = [
         f"{confounder.levels[k]} {counts[k] / n:.0%}"
         for k in largest

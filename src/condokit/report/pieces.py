@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import said
+from condokit.data.arrays import NORMAL_95
 from condokit.data.records import Finding, Sheet
 from condokit.maps.provenance import versions
 from condokit.maps.standard_errors import StandardErrors
 from condokit.trust.evaluation import Evaluation
 
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-_INTERVAL = 1.96
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 
 
@@ -63,8 +63,8 @@ def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
         if errors is not None:
             at_mean = name == key
             error = errors.of_mapped(mean[None], affine)[0] if at_mean else getattr(errors, name)
-            columns[f"{name}_low"] = values - _INTERVAL * error
-            columns[f"{name}_high"] = values + _INTERVAL * error
+            columns[f"{name}_low"] = values - NORMAL_95 * error
+            columns[f"{name}_high"] = values + NORMAL_95 * error
     if affine.is_rectangular:
         return columns
     own = {}

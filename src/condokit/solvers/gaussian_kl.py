@@ -37,7 +37,7 @@ class KLObjective:
     map, :math:`L(B^{-1}, -B^{-1} c)` with the domains exchanged.
     """
 
-    def __init__(self, units: Units, forward: bool = False) -> None:
+    def __init__(self, units: Units | GaussianPair, forward: bool = False) -> None:
         query, reference = units.query, units.reference
         if forward:
             query, reference = reference, query
@@ -63,10 +63,14 @@ class KLObjective:
 
     def _reverse(self, B: Array, c: Array, log_det: float, inverse: Array) -> Evaluation:
         residual = self.mean @ B.T + c - self.goal
-        pull = np.einsum("kij,kj->ki", self.weighted, residual)
-        PBC = np.tensordot(self.weighted, B @ self.cov, axes=([0, 2], [0, 1]))
+        PBC, pull = self._pulled(B, residual)
         value = 0.5 * float((PBC * B).sum() + (pull * residual).sum()) - log_det
         return value + self.constant, PBC + pull.T @ self.mean - inverse.T, pull.sum(axis=0)
+
+    def _pulled(self, B: Array, residual: Array) -> tuple[Array, Array]:
+        """Return the sum of all P B C, and P r of every support value, both weighted."""
+        PBC = np.tensordot(self.weighted, B @ self.cov, axes=([0, 2], [0, 1]))
+        return PBC, np.einsum("kij,kj->ki", self.weighted, residual)
 
     def offset(self, B: Array) -> Array:
         r"""Return the best c, :math:`\bar P^{-1} \sum w_k P_k (\nu_k - B \mu_k)`."""

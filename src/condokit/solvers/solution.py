@@ -85,6 +85,11 @@ class Solution:
             return self.image - self.scale * self.centre - self.left @ (self.right.T @ self.centre)
         return self.image - self.scale * self.centre
 
+    def lines(self, features: Array) -> "Solution":
+        """Return the lines of some features, without what is known of their errors."""
+        scale, centre, image = (one[features] for one in (self.scale, self.centre, self.image))
+        return Solution(scale, centre, image, law=self.law)
+
     def dense(self) -> "Solution":
         """Return a map of low rank with all of its matrix."""
         if self.left is None or self.right is None:

@@ -170,7 +170,7 @@ def _sum(values: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Posterior:
+class _GridPosterior:
     """What the pairs tell with every prior of the grid, (n_shifts, n_scales, n_outputs) each."""
 
     alpha: Array
@@ -214,7 +214,7 @@ class _Residuals:
         q = np.where(self.base.is_constant, _FREE[:, None], q)
         return p, q * (self.pairs.own**2).any(axis=0)
 
-    def solve(self, mix: Mix, with_errors: bool = False) -> "_Posterior":
+    def solve(self, mix: Mix, with_errors: bool = False) -> "_GridPosterior":
         r"""Return the posterior on the grid; `with_errors`, of the base map's own, too.
 
         With :math:`P = (I + \kappa Q s^{2a} Q')^{-1}` and :math:`W = (1, u)`, the posterior mean of
@@ -231,7 +231,7 @@ class _Residuals:
         alpha = p * ((1 + e * q) * x - c * q * y) / det
         beta = q * ((1 + a * p) * y - c * p * x) / det
         square = np.maximum(rest - x * alpha - y * beta, 0.0) + _GUESSED * self.guess
-        return _Posterior(
+        return _GridPosterior(
             alpha, beta, p * (1 + e * q) / det, q * (1 + a * p) / det, -c * p * q / det, det, square
         )
 

@@ -18,7 +18,7 @@ _GRID = 155  # values of a confounder that are tried
 _NEAR = 0.02  # share of the range within which rows are taken as one group
 _TELLING = 0.75  # an attack succeeds if a few rows have more of the weight of a combination
 _MOST_GROUPS = 300  # groups of which all possible values are enumerated
-_MOST_ROWS = 8  # rows of such a group
+_ROWS_OF_GROUP = 8  # rows of such a group
 _MOST_SETS = 200_000  # sets of values that are tried
 _STEPS = (1.0, 0.1, 0.01)  # to which values may have been rounded
 _EXACT, _ROUNDED = 1e-7, 0.05  # precision of the sums in files of schema 1 and schema 2
@@ -106,7 +106,7 @@ def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]
         j, k = one["feature"], stats.cells[(one["domain"], *one["levels"])]
         mean, unit = moments.mean[k, j], broad * (moments.sd[k, j] or 1.0)
         for n, pair in zip(one["counts"], zip(*one["ends"])):
-            if n > _MOST_ROWS or n % 1 or tried >= _MOST_GROUPS:
+            if n > _ROWS_OF_GROUP or n % 1 or tried >= _MOST_GROUPS:
                 continue
             tried += 1
             u = np.arcsinh((np.array(pair) - mean) / unit)

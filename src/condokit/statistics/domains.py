@@ -20,7 +20,7 @@ from condokit.data.tables import Table
 from condokit.io.formats import arrow
 from condokit.statistics.gather import Statistics
 
-_OTHER_UNITS = 1000.0  # ratio of root mean squares beyond which units probably differ
+OTHER_UNITS = 1000.0  # ratio of spreads beyond which units probably differ
 
 
 def merge_parts(parts: Any) -> Statistics:
@@ -126,11 +126,11 @@ def _warn_of_units(stats: Statistics) -> None:
     members = label == np.arange(len(stats.labels))[:, None]  # (n_labels, n_cells)
     rms = np.sqrt(members @ squares / np.maximum(members @ n, 1))  # (n_labels, n_features)
     ratio = rms.max(axis=0) / ones_for_zeros(rms.min(axis=0))
-    far = (ratio > _OTHER_UNITS) & (rms.min(axis=0) > 0)
+    far = (ratio > OTHER_UNITS) & (rms.min(axis=0) > 0)
     if far.any():
         text = "Values of {names} are more than {ratio:g} times larger in one domain than in "
         text += "another. Check that all domains use the same units."
-        warn("units", text, UserWarning, names=listing(stats.names[far]), ratio=_OTHER_UNITS)
+        warn("units", text, UserWarning, names=listing(stats.names[far]), ratio=OTHER_UNITS)
 
 
 def _warn_of_spellings(stats: Statistics) -> None:

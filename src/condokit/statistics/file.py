@@ -59,11 +59,15 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     check_integer("min_cell", min_cell, FEWEST)
     # `min_cell` times the largest weight is the weight of at least `min_cell` rows
     weight = int(np.ceil(stats.largest_weight))
-    count, known = stats.sums.moments.count, stats.sums.continuous
+    known, total = stats.sums.continuous, stats.sums.moments.count
+    count = np.where(stats.n_equal >= min_cell * (1 - 1e-9), total, 0.0)
     label, fewest = stats.label_of_cell, min_cell
     if known is not None and (count >= min_cell * weight).any():
         allowed = guard.choose_level(known, count, label, min_cell, weight)
-        fewest = allowed.fewest
+        fewest, basis = allowed.fewest, known.basis
+        if len(stats.seen):
+            X, Z = np.split(stats.seen, [stats.n_features], axis=1)
+            guard.refuse_multiples(X, Z, basis.ranges, stats.names, basis.names)
         _warn_of_level(known, allowed.level)
     few, least = min_cell * weight, fewest * weight
     order = sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]])
@@ -73,7 +77,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
             f"Nothing can be written: every cell has fewer than {least} rows. Merge levels of "
             "categories, or leave confounders out."
         )
-    gone = count[(count > 0) & (count < least)]
+    gone = total[(total > 0) & (count < least)]
     masked["cells"] += len(gone)
     # rounded up, as the exact number would reveal the size of a single small cell
     masked["rows"] += least * int(np.ceil(gone.sum() / least))
@@ -419,6 +423,7 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
     stats._places(keys)
     part = stats.sums.moments
     part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
+    stats.weights = np.stack([count, np.ones(len(count))])  # as if they were equal
     least = content["fewest_rows"] * stats.largest_weight
     refuse_if(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
     known = np.stack([one.get("known", np.full(d, one["count"])) for one in cells])

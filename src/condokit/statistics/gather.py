@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusal
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins
 from condokit.data.confounders import as_number
@@ -77,7 +78,10 @@ class Statistics:
         self.is_rounded = False  # whether all parts come from files, whose numbers are rounded
         self.by_cell = True  # whether products of features are known for every cell: not in files
         self.largest_weight = 1.0  # of a row
+        self.weights = np.empty((2, 0))  # the sum of squares and the largest, by cell
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # small cells left out of a file
+        # some rows of features and numbers, for `guard.refuse_multiples`; never in a file
+        self.seen = np.empty((0, 0))
         self.hashes: list[str] = []  # SHA-256 of the files that these statistics were read from
         # columns that were not taken as features, and why, if no features were named
         self.left: dict[str, str] = {}
@@ -199,7 +203,17 @@ class Statistics:
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
             self.sums.update(chunk, values[rows], cell[rows], label[rows], weights, gaps)
+            each = np.ones(len(chunk)) if weights is None else weights
+            self.weights[0] += np.bincount(cell[rows] + 1, each**2, 1 + len(self.cells))[1:]
+            np.maximum.at(self.weights[1], cell[rows], np.where(cell[rows] < 0, 0.0, each))
+            if self.sums.continuous is not None and len(self.seen) < guard.SEEN:
+                few = np.flatnonzero(cell[rows] >= 0)[: guard.SEEN]
+                self._see(np.hstack([chunk[few], values[rows][few]]))
         return self
+
+    def _see(self, rows: Array) -> None:
+        """Keep some more rows, if there are few."""
+        self.seen = np.vstack([self.seen, rows])[: guard.SEEN] if len(self.seen) else rows
 
     def _confounders(self, domains: Study) -> Array:
         """Return continuous confounders in the order of the basis; refuse values out of range."""
@@ -307,6 +321,9 @@ class Statistics:
             labels = np.array([new.labels.index(name) for name in part.labels])
             new.sums.merge(part.sums, place, labels)
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
+            new._see(part.seen)
+            new.weights[0, place] += part.weights[0]
+            new.weights[1, place] = np.maximum(new.weights[1, place], part.weights[1])
         both = {*self.sums.values}.intersection(other.sums.values)
         new.sums.values = {j: new.sums.values[j] for j in both}
         new.hashes = [*self.hashes, *other.hashes]
@@ -326,6 +343,8 @@ class Statistics:
             places = np.array([own[name] for name in other.feature_names])
             new.feature_names = other.feature_names
             new.sums = self.sums.of(places)
+            numbers = np.arange(self.n_features, max(self.seen.shape[1], self.n_features))
+            new.seen = self.seen[:, np.append(places, numbers)] if len(self.seen) else self.seen
         new.confounders = other.confounders
         mine, wanted = self.categories, other.categories
         turn = [0, *(1 + mine.index(name) for name in wanted)]
@@ -335,7 +354,8 @@ class Statistics:
     def empty(self) -> "Statistics":
         """Return statistics of no rows, with the same features and confounders."""
         new = copy(self)
-        new.labels, new.cells, new.hashes = [], {}, []
+        new.labels, new.cells, new.hashes, new.seen = [], {}, [], np.empty((0, 0))
+        new.weights = np.empty((2, 0))
         basis = None if self.sums.continuous is None else self.sums.continuous.basis
         new.sums = CellSums.empty(self.n_features, basis)
         new.masked = dict.fromkeys(self.masked, 0)
@@ -356,6 +376,12 @@ class Statistics:
         """The number of each cell's domain in `labels`."""
         number = {label: k for k, label in enumerate(self.labels)}
         return np.array([number[cell[0]] for cell in self.cells], dtype=np.intp)
+
+    @property
+    def n_equal(self) -> Array:
+        """As how many equal weights those of a cell count, for the row that has most."""
+        squares, largest = self.weights
+        return np.asarray(squares / ones_for_zeros(largest**2))
 
     @property
     def n_rows(self) -> dict[Any, float]:
@@ -476,6 +502,8 @@ class Statistics:
             self.cells.setdefault(cell, len(self.cells))
         self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
         self.sums.resize(len(self.cells))
+        more = np.zeros((2, len(self.cells) - self.weights.shape[1]))
+        self.weights = np.hstack([self.weights, more])
         return [self.cells[cell] for cell in cells]
 
 

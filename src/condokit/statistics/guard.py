@@ -5,7 +5,8 @@ than `min_cell` rows, and none has more than a fifth on one row. Four measures e
 
 - Products with functions of confounders are summed over all cells of a domain, for as many
   functions as the rule allows (`choose_level`), the smoothest first.
-- A feature takes part in products only if its values do not single out a few rows (`is_spread`).
+- A feature takes part in products only if its values do not single out a few rows (`is_spread`),
+  and must not be another one times a function of a confounder (`refuse_multiples`).
 - Instead of third and fourth powers, a domain's skewness and kurtosis are written, up to a limit.
 - All numbers are rounded to about a tenth of their standard error (`rounded`).
 """
@@ -15,18 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, refusal
+from condokit.checks import Array, listing, refusal
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import OF_ERROR
 from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
 from condokit.data.spots import most_weight, rows_of_most_weight, whitened
 
 ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
 _LOST = 0.02  # share of rows that may be left out, as their cells are small, for more functions
-_OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
 AGAIN = 1e-8  # the same for numbers that were rounded before, which stay as they are
 _LOOKED_AT = 3  # incomplete features, those with most gaps, that limit the number of functions
 SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
+SEEN = 400  # rows that are searched for features that are multiples of others,
+_MOST_COMPARED = 1000  # if there are at most so many features
+_LEFT = 0.1  # share of squares that such a multiple does not explain, at most
 
 
 def rounded(values: Any, error: Any) -> Array:
@@ -37,7 +41,7 @@ def rounded(values: Any, error: Any) -> Array:
     """
     values, error = np.broadcast_arrays(np.asarray(values, float), np.asarray(error, float))
     is_free = np.isfinite(error) & (error > 0) & np.isfinite(values)
-    step = np.where(is_free, _OF_ERROR * error, 1.0)
+    step = np.where(is_free, OF_ERROR * error, 1.0)
     power = np.floor(np.log10(step))
     with np.errstate(all="ignore"):
         first = step / 10.0**power
@@ -119,6 +123,43 @@ def breaks_rule(U: Array, counts: Array, min_cell: int) -> bool:
     if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
         return True
     return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
+
+
+def refuse_multiples(X: Array, Z: Array, ranges: Any, names: Array, numbers: Any) -> None:
+    r"""Refuse a feature that is another one times a function of continuous confounders.
+
+    Weight w and body-mass index :math:`w / h^2`, given the height h, have twice as many sums of the
+    same w as the rule allows for. `X` and `Z` are some of the rows.
+    """
+    low, high = np.array(ranges, dtype=float).T
+    T = (2 * Z - low - high) / (high - low)
+    Phi, known = np.hstack([np.ones((len(T), 1)), T, T**2]), ~np.isnan(X)
+    patterns, of_feature = np.unique(known, axis=1, return_inverse=True)
+    of_feature = of_feature.ravel()
+    for j in range(X.shape[1] if 1 < X.shape[1] <= _MOST_COMPARED else 0):
+        for pattern, same in enumerate(patterns.T):
+            rows, others = known[:, j] & same, np.flatnonzero(of_feature == pattern)
+            others = others[others != j]
+            if rows.sum() <= 4 * Phi.shape[1] or not len(others):
+                continue
+            Y, P, x = X[np.ix_(rows, others)], Phi[rows], X[rows, j, None]
+            Y, x = (
+                (part - part.mean(axis=0)) / ones_for_zeros(part.std(axis=0)) for part in (Y, x)
+            )
+            none, line, every = (
+                ((Y - Q @ (Q.T @ Y)) ** 2).sum(axis=0)
+                for Q in (np.linalg.qr(A)[0] for A in (P, np.hstack([P, x]), np.hstack([P, P * x])))
+            )
+            is_multiple = (every <= _LEFT * line) & (line > _LEFT**4 * none) & (none > 1e-9)
+            if is_multiple.any():
+                raise refusal(
+                    "Sums of {one!r} and {other!r} together would reveal single rows, because one "
+                    "is the other times a function of {numbers}. {@Leave one out of `features`}; "
+                    "the map of the other says as much.",
+                    one=names[j],
+                    other=names[others[is_multiple.argmax()]],
+                    numbers=listing(numbers),
+                )
 
 
 def disclosive_features(known: Continuous, min_cell: int) -> list[int]:

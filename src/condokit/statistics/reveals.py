@@ -38,8 +38,9 @@ def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
     """Warn if two files of the same domains together reveal a few rows."""
     changed = differences(before, stats, min_cell)
     if changed is None:
-        text = "An earlier file has other confounders: anyone who has both files can subtract "
-        text += "cells, and so find cells that were left out. Send only one of the two files."
+        text = "An earlier file has other confounders, or other ranges of them: anyone who has "
+        text += "both files can subtract or combine their sums, and so find what neither tells. "
+        text += "Send only one of the two files."
         warn("differencing", text, UserWarning)
     elif changed:
         text = "Some cells differ from those of an earlier file by fewer than {least} rows: "
@@ -50,19 +51,50 @@ def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
 
 
 def differences(before: Any, stats: Any, min_cell: int) -> list[Any] | None:
-    """Return cells that differ by few rows from another file; None if the confounders differ."""
-    if not set(stats.labels).intersection(before.labels):
+    """Return cells that differ by few rows from another file; None if the confounders differ.
+
+    Cells of another label count if means are so close that most rows must be the same.
+    """
+    few, pairs = min_cell * np.ceil(stats.largest_weight), list(_pairs(before, stats))
+    alike = np.concatenate([np.empty(0), *(pair.distances for pair in pairs if pair.is_near(few))])
+    is_renamed = len(alike) >= _FEWEST_MEANS and float(alike.mean()) < _SAME
+    labels = set(stats.labels).intersection(before.labels)
+    if not labels and not is_renamed:
         return []
-    if set(before.confounders) != set(stats.confounders):
+    if set(before.confounders) != set(stats.confounders) or before.ranges != stats.ranges:
         return None
-    few = min_cell * np.ceil(stats.largest_weight)
-    return [
+    changed = [
         pair.cell
-        for pair in _pairs(before, stats)
-        if pair.cell[0] == pair.other[0]
-        and pair.counts[1] >= few > abs(pair.counts[0] - pair.counts[1])
+        for pair in pairs
+        if (pair.cell[0] == pair.other[0] if labels else is_renamed)
+        and pair.counts[1] >= few
+        and pair.is_near(few)
         and not pair.is_same
     ]
+    return changed or list(_merged_levels(before, stats, few))
+
+
+def _merged_levels(before: Any, stats: Any, few: float) -> Iterator[Any]:
+    """Yield domains, or levels of them, whose cells were drawn otherwise, with few rows more."""
+    for label in set(stats.labels).intersection(before.labels):
+        parts = [
+            {
+                _levels(one, cell): one.sums.moments.count[k]
+                for cell, k in one.cells.items()
+                if cell[0] == label
+            }
+            for one in (before, stats)
+        ]
+        if parts[0].keys() == parts[1].keys():
+            continue
+        common = set.intersection(*({level for cell in part for level in cell} for part in parts))
+        for level in [None, *sorted(common, key=str)]:
+            one, other = (
+                sum(n for cell, n in part.items() if level is None or level in cell)
+                for part in parts
+            )
+            if 0 < abs(one - other) < few:
+                yield (label,) if level is None else (label, level[1])
 
 
 def warn_of_repeats(one: Any, other: Any) -> None:
@@ -93,6 +125,10 @@ class _Pair(NamedTuple):
     is_same: bool  # whether all numbers are the same, and some feature varies
     distances: Array  # squared differences of means, in units of their sampling variance
 
+    def is_near(self, few: float) -> bool:
+        """Tell whether the counts differ by fewer rows."""
+        return abs(self.counts[0] - self.counts[1]) < few
+
 
 def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
     """Compare cells with the same levels by the features that both parts have."""
@@ -114,7 +150,8 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             size = np.sqrt(s / max(counts[0] - 1, 1))
             has_same_means = np.abs(x - y) <= _ROUNDING * (size + np.abs(x))
             same = has_same_means & (np.abs(s - t) <= 1e3 * _ROUNDING * s)
-            is_same = bool(counts[0] == counts[1] and same.all() and size.any())
+            # features that neither has in common say nothing
+            is_same = counts[0] == counts[1] and bool(same.all() and (size.any() or not a))
             error = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
             varies = ~is_constant(size, x)
             away = np.abs(x - y)[varies] / error[varies]

@@ -8,14 +8,12 @@ from scipy.special import stdtrit
 
 from condokit.checks import Array
 from condokit.compare.weak_points import FEW_SUBJECTS
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import NORMAL_95, ones_for_zeros
 from condokit.data.disclosure import too_few
 from condokit.data.records import Part, Record, Sheet
 from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
-from condokit.maps.affine import AffineMap
-
-_LIMITS = 1.96
+from condokit.maps.base import Map
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +54,7 @@ class Agreement(Record):
         return [("", self.sentence), ("By feature", self.features)]
 
 
-def agreement(pairs: Any, domains: Study, affine: AffineMap, min_cell: int) -> Agreement:
+def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreement:
     """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
     tables = []
     numbered = _paired_rows(pairs, domains.is_query, min_cell)
@@ -87,8 +85,8 @@ def agreement_of(
         "feature": names,
         "bias": bias,
         "se": sd / np.sqrt(np.maximum(difference.count(axis=0), 1)),
-        "lower": bias - _LIMITS * sd,
-        "upper": bias + _LIMITS * sd,
+        "lower": bias - NORMAL_95 * sd,
+        "upper": bias + NORMAL_95 * sd,
         "rms_before": rms(before - reference),
         "rms_after": rms(difference),
         "correlation": _concordance(after, reference)[2],

@@ -54,7 +54,7 @@ _FAR = 0.7  # sd
 _MOST_WANTED = 5
 _MOST_STEPS = 200
 _MOST_FEATURES = 15  # up to which it is tried out whether a matrix is determined
-_MOST_ROWS = 5000  # of a domain, for that
+_ROWS_OF_MATRIX = 5000  # of a domain, for that
 _VERDICTS = {
     "go": "Go: the domains can be compared.",
     "go with care": "Go with care: the domains can be compared, with reservations.",
@@ -169,7 +169,8 @@ def assess(
         inside = ConDoAdapter(**limits, reliability=reliability)
         one = adapter or BatchAdapter(inside, reference=reference)
         given = X, batch, confounders, features, groups, sample_weight, bridge
-        return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
+        study = X if isinstance(X, Study) else one.read(*given)
+        return _assessed_batches(one, study, bridge, groups)
     how: dict[str, Any] = {"categorical": categorical, "missing": missing}
     how["reliability"] = reliability
     roles = Roles(domain, confounders, features, groups, sample_weight, **how)
@@ -229,16 +230,16 @@ class BatchAssessment(Record):
             ("", f"{_VERDICTS[self.verdict].replace('domains', 'batches')}"),
             ("Reasons", self.findings),
             ("Reference", self.reference),
-            ("Batches", self.batches),
+            ("Batches, with the error expected by numbers of rows alone", self.batches),
             ("Pairs of batches", self.pairs),
             ("Data that would help", self.wanted),
         ]
 
 
-def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
-    """Say which batches have a path to the reference, and how much is lost on it."""
+def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> BatchAssessment:
+    """Say which batches have a path, and how much is lost on it; names are columns of samples."""
     graph, reference, paths, why = adapter.graph(study)
-    plan = make_plan(study, graph, reference, _PLANNED)
+    plan = make_plan(study, graph, reference, _PLANNED, *names)
     rows, lost, far = [], [], []
     for b, label in enumerate(study.labels):
         path = paths.get(b)
@@ -493,7 +494,7 @@ def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[b
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
     domains = domains if domains.is_whole else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
-    keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
+    keep[subsample_sides(domains.is_query, _ROWS_OF_MATRIX, domains.kept())] = True
     part = replace(domains, keep=keep)
     try:
         is_determined = determines_matrix(part, compare(part, quiet=True), Stratified())

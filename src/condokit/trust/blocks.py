@@ -22,9 +22,9 @@ from condokit.data.subsets import subsample, subsample_sides
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 
-_MOST_ROWS = 5000  # of a domain that are looked at
+_MOST_COMPARED = 5000  # of a domain that are looked at
 _MOST_OF_CURVES = 2500  # rows that curves are fitted to
 _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
@@ -83,7 +83,7 @@ def known_rows(domains: Study) -> Study:
     return with_gaps(domains.sampled())
 
 
-def _in_map_order(domains: Study, affine: AffineMap) -> Study:
+def _in_map_order(domains: Study, affine: Map) -> Study:
     """Return the domains with the features of a map, in its order."""
     table = domains.tables[0]
     if affine.feature_names is not None and table.columns is not None:
@@ -112,7 +112,7 @@ class ComparableRows:
     row_number: Array  # in the table
 
     @classmethod
-    def of(cls, domains: Study, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
+    def of(cls, domains: Study, comparison: Comparison, affine: Map) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.place
         row_number = _evenly_taken(domains, place >= 0)
@@ -136,6 +136,15 @@ class ComparableRows:
         r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
         if self.covariates is None:
             return X
+        return self._after_residuals if X is self.after else self._residuals(X)
+
+    @cached_property
+    def _after_residuals(self) -> Array:
+        """Residuals of mapped rows, which several ask for."""
+        return self._residuals(self.after)
+
+    def _residuals(self, X: Array) -> Array:
+        assert self.covariates is not None
         few = _even_rows(self.covariates.category)
         at = Splines().moments_at(X[few], self.covariates.take(few), self.covariates)
         return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / ones_for_zeros(at.var))
@@ -188,27 +197,38 @@ def _even_rows(category: Array) -> Array:
 def _evenly_taken(domains: Study, compared: Array) -> Array:
     """Return at most 5000 of the rows of each domain; one that counts twice is taken twice."""
     if domains.weights is None:
-        return np.sort(subsample_sides(domains.is_query, _MOST_ROWS, compared))
+        return np.sort(subsample_sides(domains.is_query, _MOST_COMPARED, compared))
     taken = []
     for _, side in sides(domains.is_query):
         rows = np.flatnonzero(side & compared)
         upto = np.cumsum(domains.weights[rows])
-        n = max(min(round(upto[-1]), _MOST_ROWS), 1)
+        n = max(min(round(upto[-1]), _MOST_COMPARED), 1)
         taken.append(rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])])
     return np.sort(np.concatenate(taken))
 
 
 def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
-    """Give missing values those of other rows of the same block and domain (else of the domain)."""
+    """Give missing values the mean of their cell and the residual of another row of the domain.
+
+    Cells are blocks of a domain. Values of the few rows of a cell again would make its spread too
+    small; residuals are those of a domain, freed of what means of few rows take off them.
+    """
     rng = np.random.default_rng(0)
     for j in np.flatnonzero(np.isnan(after).any(axis=0)):
         known = ~np.isnan(after[:, j])
-        for c in np.unique(cell[~known]):
-            gaps = np.flatnonzero(~known & (cell == c))
-            donors = np.flatnonzero(known & (cell == c))
-            donors = donors if len(donors) else np.flatnonzero(known & (cell % 2 == c % 2))
-            drawn = rng.choice(donors, len(gaps))
-            before[gaps, j], after[gaps, j] = before[drawn, j], after[drawn, j]
+        n = np.bincount(cell[known], minlength=int(cell.max()) + 1)
+        for c in (0, 1):
+            gaps, donors = (np.flatnonzero(one & (cell % 2 == c)) for one in (~known, known))
+            if not len(gaps):
+                continue
+            inner = donors[n[cell[donors]] > 1]
+            drawn = rng.choice(inner if len(inner) else donors, len(gaps))
+            size, own = n[cell[drawn]], n[cell[gaps]]
+            grown = np.sqrt(size / np.maximum(size - 1, 1) * (1 + 1 / np.maximum(own, 1)))
+            for X in (before, after):
+                sums = np.bincount(cell[known], X[known, j], len(n))
+                mean = np.where(n > 0, sums / np.maximum(n, 1), X[donors, j].mean())
+                X[gaps, j] = mean[cell[gaps]] + (X[drawn, j] - mean[cell[drawn]]) * grown
 
 
 def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:

@@ -23,15 +23,14 @@ from scipy.special import gammaincinv, ndtr
 from scipy.stats import false_discovery_control
 
 from condokit.checks import Array, listing
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.records import Sheet
 from condokit.trust.systematic import SystematicError
 
 SMALL = 0.1  # standard deviations
 _LEVEL = 0.05
-_LIMIT = 1.645  # standard errors of a one-sided 95% limit
-_OF_TOTAL = 1.65  # standard deviations of a measurement that a total error has beside its bias
-_MOST_ROWS = 1e6  # that can be asked for
+_OF_TOTAL = 1.65  # sd that a total error has beside its bias, as Westgard and others write it
+_MOST_ADVISED = 1e6  # that can be asked for
 _SURE = 40.0  # standard errors of a gain that has none
 
 
@@ -55,7 +54,7 @@ def intervals(error: SystematicError) -> dict[str, Array]:
 def in_doubt(gain: float, variance: float, before: float, after: float) -> str:
     """Say in a sentence why it cannot be told whether a map helps, given what it gains squared."""
     total = max(before + after, 1e-12)
-    won, reach = gain / total, _LIMIT * np.sqrt(variance) / total
+    won, reach = gain / total, ONE_SIDED_95 * np.sqrt(variance) / total
     if won <= 0:
         return f"the map gains nothing ({won:.2f} sd, with an uncertainty of {reach:.2f} sd)"
     if won > reach:
@@ -155,7 +154,7 @@ def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> 
             word, text = "no", f"at least {ends[1] + random:.3g} at 95%"
         else:
             more = n_rows * ((ends[2] / room) ** 2 - 1)
-            more = float(f"{min(np.ceil(more), _MOST_ROWS):.2g}")
+            more = float(f"{min(np.ceil(more), _MOST_ADVISED):.2g}")
             word, text = "cannot tell", f"needs about {more:,.0f} more rows"
         row = {"feature": name, "tolerance": limit, "error_after": ends[0] + random}
         row |= {"upper": ends[2] + random, "within": word, "more_rows": more, "told": text}

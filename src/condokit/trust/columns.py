@@ -6,8 +6,8 @@ import numpy as np
 from scipy.special import fdtrc
 
 from condokit.checks import Array, listing, said
-from condokit.compare.weak_points import extremes
-from condokit.data.arrays import ones_for_zeros, sides
+from condokit.compare.weak_points import FAR_AWAY, extremes
+from condokit.data.arrays import NORMAL_95, ones_for_zeros, sides
 from condokit.data.covariates import design, fitted, left_of
 from condokit.data.disclosure import too_few
 from condokit.data.measurements import (
@@ -22,10 +22,9 @@ from condokit.data.roles import column_values
 from condokit.data.study import Study
 from condokit.data.subsets import subsample, subsample_sides
 
-_MOST_ROWS = 4000  # of a domain whose features are described
+_MOST_DESCRIBED = 4000  # of a domain whose features are described
 _FEWEST_ROWS = 20  # below which nothing is said of a distribution
 _HEAVY_TAILS = 20.0  # fourth moment in standard units; 3 is normal, 9 exponential
-_FAR_AWAY = 50.0  # robust standard deviations
 _SKEWED = 1.5
 _FEW_VALUES = 10
 _PILE = 0.02  # share of rows at the lowest or highest value
@@ -61,7 +60,7 @@ ADVICE = {
 def describe_features(domains: Study) -> Sheet:
     """Return what is remarkable about features in at most 4000 rows of a domain, and why."""
     kept, labels = domains.kept(), domains.tables[0].labels
-    rows = np.sort(subsample_sides(domains.is_query, _MOST_ROWS, kept))
+    rows = np.sort(subsample_sides(domains.is_query, _MOST_DESCRIBED, kept))
     X, is_query = domains.rows(rows), domains.is_query[rows]
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name, side in sides(domains.is_query):
@@ -112,8 +111,8 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
             continue
         z = (part - part.mean()) / part.std()
         typical = np.sort(np.abs(part - np.median(part)))
-        robust = typical[len(part) - 1 - max(len(part) // 20, 1)] / 1.96
-        if np.mean(z**4) > _HEAVY_TAILS or (robust > 0 and typical[-1] > _FAR_AWAY * robust):
+        robust = typical[len(part) - 1 - max(len(part) // 20, 1)] / NORMAL_95
+        if np.mean(z**4) > _HEAVY_TAILS or (robust > 0 and typical[-1] > FAR_AWAY * robust):
             notes["heavy-tailed"] = "values far from all others"
         elif part.min() > 0 and np.mean(z**3) > _SKEWED:
             notes["positive and skewed"] = f"skewness {np.mean(z**3):.1f}"

@@ -46,7 +46,7 @@ _THIN = 0.2  # overlap of the confounders
 _FEW_ROWS = 5.0  # that the comparison is worth
 _SPREAD = float(np.log(1.3))  # ratio of standard deviations
 _ERRORS = 2.0  # standard errors by which that must be exceeded
-_MOST_DENSITIES = 100
+_MOST_DENSITIES, _FEWEST_DENSITIES = 100, 10  # in all, and of each of many sites
 _MADE_ALIKE = (
     "The map made the domains alike where they should differ: fit it given these confounders."
 )
@@ -87,6 +87,7 @@ class _Known:
     is_site: bool = False  # of a study, whose record has its expected error
     agreement: Agreement | None = None
     names: list[str] | None = None  # of features, if the domains do not have them
+    n_drawn: int = _MOST_DENSITIES  # features of which densities are kept
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     labelled = asked.models, asked.labels
     sheets = model_sheets(*labelled, rows, strata, domains.tables[0], asked.min_cell)
-    shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
+    shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[: known.n_drawn]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     evaluation = Evaluation(
         verdict=_verdict(error, doubts, found),
@@ -343,6 +344,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
             is_site=True,
             agreement=site.agreement,
             names=study.tables[0].labels,
+            n_drawn=max(_MOST_DENSITIES // study.n_domains, _FEWEST_DENSITIES),
         )
         try:
             drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))
@@ -541,7 +543,7 @@ def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement 
         return "worse"
     if error is None or doubts:
         return "cannot tell"
-    if error.gain[0] > 0:
+    if error.is_lowered:
         return "better"
     return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < SMALL else "cannot tell"
 

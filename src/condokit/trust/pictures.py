@@ -13,7 +13,7 @@ from condokit.data.records import Sheet
 from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 
-_MOST_ROWS = 3000
+_ROWS_OF_PICTURE = 3000
 _MOST_VALUES = 6_000_000
 _MOST_FEATURES = 2000
 _MOST_CURVES = 6
@@ -45,7 +45,7 @@ def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str])
     Missing values count as the mean of their domain.
     """
     kept = np.flatnonzero(study.kept())
-    most = max(min(_MOST_ROWS, _MOST_VALUES // max(study.n_features, 1)), 100)
+    most = max(min(_ROWS_OF_PICTURE, _MOST_VALUES // max(study.n_features, 1)), 100)
     rows = kept[subsample(len(kept), most)]
     names = [str(name) for name in study.tables[0].labels]
     values = dict(zip(_VERSIONS, (study.rows(rows), mapped(rows))))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
+from scipy.special import digamma, polygamma
 from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
@@ -65,7 +66,7 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
         if part.compares_spread[0]:
             weight_ratio += h
             log_ratio += h * part.log_ratio[0]
-            noise_ratio += h**2 * (0.5 / (part.count[:, 0] - 1)).sum()
+            noise_ratio += h**2 * polygamma(1, (part.count[:, 0] - 1) / 2).sum() / 4
     each = rows.rows_per_subject
     noise = each / weight, each * (noise_ratio / weight_ratio) / weight_ratio
     # unknown where strata have single rows
@@ -371,8 +372,11 @@ class _BlockMoments:
 
     @property
     def log_ratio(self) -> Array:
-        """Logarithm of the ratio of standard deviations."""
-        return 0.5 * np.log(ones_for_zeros(self.var[0]) / ones_for_zeros(self.var[1]))
+        """Logarithm of the ratio of standard deviations, without the bias that few rows give it."""
+        half = np.maximum(self.count - 1, 1) / 2
+        bias = digamma(half) - np.log(half)
+        ratio = np.log(ones_for_zeros(self.var[0]) / ones_for_zeros(self.var[1]))
+        return 0.5 * (ratio - (bias[0] - bias[1])[:, None])
 
     @classmethod
     def of(cls, R: Array, labels: Array) -> "_BlockMoments":

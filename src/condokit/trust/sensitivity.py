@@ -11,7 +11,7 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, NoOverlapError, check_integer, check_seed, quietly
 from condokit.compare.comparison import compare
 from condokit.compare.overlap import propensity
-from condokit.data.arrays import ones_for_zeros, rms, sides
+from condokit.data.arrays import NORMAL_95, ones_for_zeros, rms, sides
 from condokit.data.covariates import design, left_of
 from condokit.data.noise import at_reliability
 from condokit.data.records import Part, Record, Sheet, plain
@@ -22,12 +22,11 @@ from condokit.maps.profile import profile
 from condokit.trust.blocks import ComparableRows, known_rows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
 
-_MOST_ROWS = 10_000  # that strengths are measured on
+_ROWS_OF_STRENGTHS = 10_000  # that strengths are measured on
 _MUCH = 0.1  # standard deviations
 _FEWEST_ROWS = 20  # of a domain that is split for a placebo
 _PERMUTATIONS = 99
 _LEVEL = 0.05
-_Z = 1.96
 _LARGE = 2.0  # standard errors
 _STRENGTHS = (0.05, 0.1, 0.2)  # of a confounder that was missed
 _RELIABILITIES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -138,7 +137,10 @@ def sensitivity(
     seed = check_seed(random_state)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     domains, dof = known_rows(domains), degrees_of_freedom(adapter)
-    fitted, (bounds, strongest) = _Fitted.of(adapter, domains), hidden_bounds(domains, adapter.map_)
+    fitted, (bounds, strongest) = (
+        _FirstFit.of(adapter, domains),
+        hidden_bounds(domains, adapter.map_),
+    )
     by_feature: dict[str, Any] = {}
     if fitted.errors is not None:
         t = np.abs(fitted.shift) / fitted.errors
@@ -175,7 +177,7 @@ def moved_at_most(dof: float, of_domain: float, of_feature: float) -> float:
     """
     f2_domain, f2_feature = (r2 / max(1 - r2, 1e-9) for r2 in (of_domain, of_feature))
     moved = np.sqrt(dof * f2_domain * f2_feature)
-    return float(moved + _Z * np.sqrt(f2_domain + f2_feature) + _Z**2 / np.sqrt(dof))
+    return float(moved + NORMAL_95 * np.sqrt(f2_domain + f2_feature) + NORMAL_95**2 / np.sqrt(dof))
 
 
 def robustness_value(t: Any, dof: float) -> Any:
@@ -212,7 +214,7 @@ def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
 def _rows(domains: Study) -> tuple[Array, Array, Array]:
     """Return the numbers of some rows, which are of the query, and their features."""
     kept = np.flatnonzero(domains.kept())
-    rows = kept[subsample(len(kept), _MOST_ROWS)]
+    rows = kept[subsample(len(kept), _ROWS_OF_STRENGTHS)]
     return rows, domains.is_query[rows], domains.rows(rows)
 
 
@@ -224,7 +226,7 @@ def _centred(X: Array, is_query: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class _FirstFit:
     """A map beside the rows it was fitted on, seen at the query's mean."""
 
     adapter: ConDoAdapter
@@ -235,7 +237,7 @@ class _Fitted:
     errors: Array | None  # standard errors of the image of the mean
 
     @classmethod
-    def of(cls, adapter: ConDoAdapter, domains: Study) -> "_Fitted":
+    def of(cls, adapter: ConDoAdapter, domains: Study) -> "_FirstFit":
         mean = profile(domains).mean[None]
         turned = profile(domains.divided(~domains.is_query))
         shift = (adapter.map_.without_links(mean) - mean)[0]
@@ -265,7 +267,7 @@ class _Fitted:
         return moved_sd, largest_sd, moved_errors, note
 
 
-def _left_out(fitted: _Fitted) -> Iterator[Any]:
+def _left_out(fitted: _FirstFit) -> Iterator[Any]:
     """Compare the map with those without one of the confounders."""
     for confounder in fitted.domains.confounders:
         others = [other for other in fitted.domains.confounders if other is not confounder]
@@ -275,7 +277,7 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
             yield confounder.name, None, None, None, str(error).split("\n")[0]
 
 
-def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
+def _other_reliabilities(fitted: _FirstFit) -> Iterator[Any]:
     """Compare the map with those for other reliabilities of continuous confounders."""
     several = fitted.domains.continuous
     for confounder in several:
@@ -311,7 +313,7 @@ def _explained(confounder: Confounder, rows: Array, Y: Array) -> tuple[Array, Ar
     return np.clip(1 - left, 0.0, 1.0), np.clip(adjusted, 0.0, 1.0)
 
 
-def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
+def _placebo(fitted: _FirstFit, n_splits: int, rng: np.random.Generator) -> Sheet:
     """Fit maps between two parts of one domain, drawn at random or by confounders."""
     if n_splits == 0:
         return Sheet({})
@@ -342,7 +344,7 @@ def _distance(adapter: ConDoAdapter, domains: Study) -> tuple[float, float, floa
     affine = adapter.map_
     if affine.kind not in ("diagonal", "monotone"):  # errors of a matrix take many refits
         adapter.errors_ = None
-    fitted = _Fitted.of(adapter, domains)
+    fitted = _FirstFit.of(adapter, domains)
     scale = beyond = np.nan
     if affine.kind == "diagonal":
         scale = rms(np.log(ones_for_zeros(np.abs(affine.scale))))

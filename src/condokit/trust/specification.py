@@ -7,12 +7,11 @@ from scipy.special import fdtrc
 from scipy.stats import false_discovery_control
 
 from condokit.checks import Array, said
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.records import Finding, Sheet
 from condokit.trust.blocks import ComparableRows
 
 _FEWEST_ROWS = 8  # of a domain in a block that is compared with others
-_LIMIT = 1.645  # standard errors of a lower 90% limit
 _MUCH = 0.2  # standard deviations that strata may disagree by, whatever the map gains,
 _OF_GAIN = 0.5  # or more than this share of what it gains
 _LEVEL = 0.01  # of a feature that is named
@@ -37,7 +36,7 @@ class Disagreement:
     def pooled(self, n_effective: float) -> tuple[float, float]:
         """Return the error that strata add, over all features, and its lower 90% limit."""
         square = float(self.square.mean())
-        low = square - _LIMIT * float(np.sqrt(self.variance.mean() / n_effective))
+        low = square - ONE_SIDED_95 * float(np.sqrt(self.variance.mean() / n_effective))
         return float(np.sqrt(max(square, 0.0))), float(np.sqrt(max(low, 0.0)))
 
     def finding(self, gain: float, n_effective: float) -> Finding | None:

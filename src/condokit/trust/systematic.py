@@ -21,14 +21,14 @@ from scipy.special import gammaincinv
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, quietly
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.links import apply as apply_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.choose import candidates
 from condokit.fit.fit_map import Recipe, fit_solution, likely_curves
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
 from condokit.solvers.solution import Curves, Solution
@@ -37,7 +37,7 @@ from condokit.trust.bootstrap import bootstrap
 
 _MOST_VALUES = 2_000_000
 _FEWEST_ROWS = 100
-_LIMIT = 1.645  # standard errors of a one-sided 95% limit
+_FALLS = 0.55  # of the error before, see `SystematicError.is_lowered`
 _N_RESAMPLES = 20
 _PIECES = 4  # of a curve, whose errors are nearly independent
 
@@ -83,8 +83,20 @@ class SystematicError:
     def gain(self) -> tuple[float, float]:
         """Lower and upper 95% limits, each one-sided, of what the map takes off the square."""
         mean = float((self.before - self.after).mean())
-        reach = _LIMIT * np.sqrt(self._of_mean(self.variances[2]))
+        reach = ONE_SIDED_95 * np.sqrt(self._of_mean(self.variances[2]))
         return mean - reach, mean + reach
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the map lowers the error: at the 95% limit, or nearly to half of it.
+
+        The latter is enough if data alone say at their limit that the map gains: what is believed
+        besides is often sure that an error falls a lot before it is sure by how much.
+        """
+        told, variance, _ = self.told
+        sure = float(told.mean()) > ONE_SIDED_95 * np.sqrt(self._of_mean(variance))
+        falls = float(self.after.mean()) < _FALLS**2 * float(self.before.mean())
+        return self.gain[0] > 0 or bool(sure and falls)
 
     def with_strata(self, square: Array, variance: Array, is_line: bool) -> "SystematicError":
         """Add how far the maps of strata are from one map, which no one map takes away."""
@@ -103,7 +115,7 @@ class SystematicError:
 
 
 def systematic_error(
-    affine: AffineMap,
+    affine: Map,
     adapter: ConDoAdapter | None,
     domains: Study,
     rows: ComparableRows,

@@ -24,11 +24,12 @@ def stacked(rng, K=4, L=3, n=40, p=3, inside=None):
     return Stacked(X, D, np.zeros(D.shape[1]), batch, K, 0, np.ones((K * n, 1)), noise), level
 
 
-def test_scales_are_the_minimum():
+@pytest.mark.parametrize("units", [1.0, 1e-5, 1e5])
+def test_scales_are_the_minimum(units):
     rng = np.random.default_rng(0)
     A = rng.normal(size=(5, 6, 6))
     Q, n = A @ np.swapaxes(A, 1, 2) + 0.1 * np.eye(6), rng.uniform(1, 50, 6)
-    s = best_scales(Q, n)
+    s = best_scales(Q * units**2, n) * units
     for j in range(5):
         found = minimize(
             lambda u, j=j: 0.5 * np.exp(u) @ Q[j] @ np.exp(u) - n @ u, np.zeros(6), tol=1e-12
@@ -160,3 +161,23 @@ def test_cells_with_heavy_tails_are_fitted_by_their_moments():
     normal = maps_of(at, replace(plain, e=np.where(plain.e > 0, 1.0, -1.0) * plain.sigma2**0.5))
     share = found.dof / (found.dof + 40)
     np.testing.assert_allclose(variance, normal.cov_log[:, 0, 0] * heavy**share, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_cells_project_as_columns_do(weighted):
+    rng = np.random.default_rng(3)
+    at, level = stacked(rng, K=3, L=4, n=25)
+    precision = rng.uniform(0.2, 4, at.X.shape) if weighted else None
+    cells = Stacked(at.X, None, np.zeros(0), at.batch, 3, 0, at.counts, at.noise)
+    found = reduce(cells, precision)
+    for j in range(at.X.shape[1]):
+        w = np.ones(75) if precision is None else precision[:, j]
+        hat = at.D @ np.linalg.inv((at.D.T * w) @ at.D) @ (at.D.T * w)
+        own = j if weighted else 0
+        np.testing.assert_allclose(found.h[:, own], np.minimum(np.diag(hat), 0.8), rtol=1e-9)
+        n_eff = [25 - np.diag(hat)[at.batch == b].sum() for b in range(3)]
+        np.testing.assert_allclose(found.n_eff[own], n_eff, rtol=1e-9)
+        parts = at.X[:, [j]] * (at.batch[:, None] == np.arange(3))
+        Q = parts.T @ (w[:, None] * (parts - hat @ parts))
+        np.testing.assert_allclose(found.Q[j], Q, rtol=1e-7, atol=1e-9)
+    assert len(np.unique(level)) == 4
