@@ -42,7 +42,7 @@ class Comparison:
     def points(self) -> tuple[Array, Array]:
         """Which of the used rows are support points of continuous confounders, and weights."""
         rows, weights = self.prior.points(self.covariates, self.is_query)
-        order = self.covariates.take(rows).order()
+        order = self.covariates.take(rows).order
         some = np.sort(order[subsample(len(rows), round(self.fraction * len(rows)) or 1)])
         return rows[some], weights[some] / weights[some].sum()
 

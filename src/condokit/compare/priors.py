@@ -200,7 +200,7 @@ class ProductPrior(Prior):
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
-        rows = subsample_sides(is_query, self.most_points // 2, order=covariates.order())
+        rows = subsample_sides(is_query, self.most_points // 2, order=covariates.order)
         at = covariates.take(rows)
         domains = covariates.take(is_query), covariates.take(~is_query)
         f_query, f_reference = (self.density(at, data) for data in domains)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtri
@@ -45,13 +46,14 @@ class Covariates:
             objects = np.concatenate([self.objects, other.objects])
         return Covariates(Z, category, self.n_categories, objects)
 
+    @cached_property
     def order(self) -> Array:
-        """Return the row numbers sorted by value, so that results do not depend on row order."""
+        """The row numbers sorted by value, so that results do not depend on row order."""
         return np.lexsort([*self.Z.T, self.category])
 
     def thinned(self, most: int, by_weight: bool = True) -> Array:
         """Return the numbers of at most `most` rows, evenly spaced in the order of values."""
-        order = self.order() if len(self.Z) > most else np.arange(len(self.Z))
+        order = self.order if len(self.Z) > most else np.arange(len(self.Z))
         weights = self.weights[order] if by_weight and self.weights is not None else None
         return np.sort(order[subsample(len(order), most, weights)])
 
@@ -130,7 +132,7 @@ def projection(D: Array) -> Callable[[Array], Array]:
     """Return a function to what a regression on D leaves, for several tables."""
     left, size, _ = np.linalg.svd(D, full_matrices=False)
     Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
-    return lambda Y: Y - Q @ (Q.T @ Y)
+    return lambda Y: Y - Q.astype(Y.dtype) @ (Q.T.astype(Y.dtype) @ Y)
 
 
 def left_of(D: Array, Y: Array) -> Array:

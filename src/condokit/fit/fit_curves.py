@@ -30,6 +30,7 @@ _LEAST_TAIL = 0.05  # of the range of knots
 _ROWS_OF_CURVES = 20_000  # of a domain, in which curves are looked for
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
 _SUSPECT, _CUT = 9.2, 4.0  # chi-squared with 2 degrees of freedom; standard deviations
+_BY_CHANCE = 2  # straight features that are suspected, at most about so many
 # probabilities of a curve: up to the first it is a line, from the second on all of the curve
 _SPARING, _ABSENT = (0.5, 0.75), (0.05, 0.1)
 
@@ -42,8 +43,9 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
     :math:`\phi'(t) - e \phi(t)`, whose mean given z is the same in both domains if lines are right,
     whatever the law of e. So the scores of :math:`t^2` and :math:`t^3`, less those of constant and
     slope, are regressed on z and the domain. The two squared coefficients of the domain over their
-    variances add up to more than `_SUSPECT` in 1% of straight features. This is a quick look, at
-    at most 2000 rows of a domain, before curves are fitted.
+    variances add up to more than `_SUSPECT` in 1% of straight features, and of very many features
+    to more than what about two straight ones have. This is a quick look, at at most 2000 rows of a
+    domain, before curves are fitted.
     """
     rows = np.sort(subsample_sides(domains.is_query, _MOST_SCREENED, domains.kept()))
     X, is_query = domains.rows(rows), domains.is_query[rows]
@@ -56,20 +58,24 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
     off = projection(D)
     e = off(X)
     unit = ones_for_zeros(e.std(axis=0))
-    e, t = (np.clip(part / unit, -_CUT, _CUT) for part in (e, X - X.mean(axis=0)))
-    q = off(is_query.astype(float)[:, None])
-    scores, power = [off(-e)], np.ones_like(t)
+    e, t = (
+        np.clip(part / unit, -_CUT, _CUT).astype(np.float32) for part in (e, X - X.mean(axis=0))
+    )
+    q = off(is_query.astype(np.float32)[:, None])
+    scores, power = [off(e)], np.ones_like(t)
     for k in range(1, 4):
         slope, power = k * power, power * t
         scores.append(off(slope - e * power))
     found = np.zeros(len(unit))
     for k, score in enumerate(scores):
         for other in scores[:k]:
-            square = ones_for_zeros((other**2).sum(axis=0))
-            score -= other * ((other * score).sum(axis=0) / square)
+            square = ones_for_zeros(np.einsum("nd,nd->d", other, other))
+            score -= other * (np.einsum("nd,nd->d", other, score) / square)
         if k > 1:
-            found += (q * score).sum(axis=0) ** 2 / ones_for_zeros((q**2 * score**2).sum(axis=0))
-    return np.flatnonzero(found > _SUSPECT)[:_MOST_SUSPECTED]
+            own = q * score
+            found += own.sum(axis=0) ** 2 / ones_for_zeros(np.einsum("nd,nd->d", own, own))
+    least = max(_SUSPECT, 2 * np.log(len(found) / _BY_CHANCE))
+    return np.flatnonzero(found > least)[:_MOST_SUSPECTED]
 
 
 def fit_curves(
@@ -126,7 +132,7 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
     if min(weights[side].sum() for side in sides) < fewest or stays.all():
         yield from [None] * len(stays)
         return
-    taken = subsample_sides(is_query, _ROWS_OF_CURVES, order=rows.covariates.order())
+    taken = subsample_sides(is_query, _ROWS_OF_CURVES, order=rows.covariates.order)
     law = _Dependence(rows, line, discrete, weights, taken)
     uq, ur = rows.unit
     offset = (line.offset + line.scale * rows.mean[0] - rows.mean[1]) / ur

@@ -403,8 +403,9 @@ class Frame:
         most_rows -= len(together)
         if n - len(together) <= most_rows or most_rows <= 0 or self.basis is not None:
             return np.arange(n)
-        order = np.lexsort((*self.at.Z.T, self.at.category))
-        order, kept = order[~np.isin(order, together)], [together]
+        order, kept = self.at.order, [together]
+        if len(together):
+            order = order[~np.isin(order, together)]
         for own in (order[self.batch[order] == b] for b in range(K)):
             most = max(most_rows // K, most_rows - (len(order) - len(own)))
             kept.append(np.sort(own[subsample(len(own), most)]))

@@ -307,7 +307,8 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
         rho = np.median(at.rho, keepdims=True)
         D = who.apart(D, counts[:, None], at.counts.mean(axis=1, keepdims=True), rho)
         level = _share_of_level(at, counts)
-    B = _inverse((D.T * counts) @ D, at.penalty)
+    root = D * np.sqrt(counts)[:, None]
+    B = _inverse(root.T @ root, at.penalty)
     h = (np.einsum("nr,nr->n", D @ B, D) + level)[:, None]
     if precision is None and at.counts.shape[1] == len(at.rho) == 1:
         at.kept["leverage"] = h
