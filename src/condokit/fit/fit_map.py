@@ -282,7 +282,8 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     if recipe.family.has_scale:
         warn_constant(table, flat)
     together = None
-    if plain.evidence is None and not domains.confounders and domains.gaps is None:
+    shrinks = recipe.shrinkage == "auto" and plain.se_image is not None and len(unit) > 1
+    if shrinks and plain.evidence is None and not domains.confounders and domains.gaps is None:
         together = together_of(Rows.read(domains, comparison, recipe.family.has_scale))
     shrunk = shrink(plain, unit, recipe.shrinkage, together)
     solution = shrunk.solution

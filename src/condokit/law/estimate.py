@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from condokit.checks import Array
 from condokit.data.arrays import independent
@@ -111,8 +110,6 @@ class LawFit:
         order = np.argsort(np.concatenate([own for own, _ in parts]))
         facts = joined_law([part.law for _, part in parts], order)
         maps = Maps.joined([part.maps for _, part in parts], order)
-        directions = block_diag(*(part.maps.directions for _, part in parts))
-        maps = replace(maps, directions=directions[order])
         return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
 
     def solution(self) -> Solution:
@@ -242,8 +239,7 @@ def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
-    found = Together.of_products(sums, float(stats.products.count.sum()))
-    return found.among(stats.few[varies])
+    return Together.of_products(sums, stats.products.count.sum()).among(stats.few[varies])
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
@@ -444,7 +440,6 @@ class Law:
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
-        self.together = Together.unknown()
         self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision, self.blocks = np.ones(len(X)), dict[str, tuple[Block, Array]]()

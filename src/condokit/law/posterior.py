@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
@@ -108,6 +109,8 @@ class Maps:
         for name in _MAP_ARRAYS:
             tables = [getattr(part, name) for part in parts]
             arrays[name] = np.concatenate(tables)[order]
+        if all(part.directions is not None for part in parts):
+            arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
