@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from typing import Any, NoReturn
 
@@ -90,6 +91,12 @@ def thawed(value: Any) -> Any:
     return tuple(map(thawed, value)) if isinstance(value, tuple) else value
 
 
+@cache
+def _installed(package: str) -> str:
+    """Return the version of a package that need not be imported; to look it up takes long."""
+    return metadata.version(package)
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a map depends on."""
     return {
@@ -97,7 +104,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "scikit-learn": metadata.version("scikit-learn"),
+        "scikit-learn": _installed("scikit-learn"),
     }
 
 
