@@ -106,7 +106,7 @@ def lines_of_code(path):
 def test_the_house_stays_small():
     entries = [p for p in SOURCE.iterdir() if p.name != "__pycache__"]
     assert len(entries) <= 24
-    assert sum(map(lines_of_code, MODULES)) <= 32_350
+    assert sum(map(lines_of_code, MODULES)) <= 32_800
 
 
 def test_no_two_classes_share_a_name():

@@ -77,6 +77,7 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch):
     assert np.isfinite(adapter.transform(X_query)).all()
 
 
+@pytest.mark.filterwarnings("ignore:The strata are too much alike")  # equal domains
 def test_threads_and_seeds_are_checked_and_change_nothing_else():
     rng = np.random.default_rng(0)
     data = rng.normal(size=(1100, 3)), rng.normal(size=(1100, 3))  # so many are drawn at random

@@ -62,8 +62,8 @@ class MinibatchMMD(RowDivergence):
         learning_rate: float = 0.001,
         weight_decay: float = 1e-4,
         patience: int = 3,
-        redrawn: bool = False,
         random_state: int = 0,
+        redrawn: bool = False,
     ) -> None:
         self.k_X, self.h_X, self.K_X, self.K_Z, self.F = k_X, h_X, K_X, K_Z, F
         self.epochs, self.learning_rate, self.weight_decay = epochs, learning_rate, weight_decay

@@ -160,7 +160,9 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         complete_counts(domains),
         **facts,
     )
-    straight = (comparison, solution) if domains.is_whole and domains.gaps is None else None
+    is_line = isinstance(recipe.family, LocationScale) and recipe.shrinkage == "auto"
+    begins_curves = is_line and domains.is_whole and domains.gaps is None
+    straight = (comparison, solution) if begins_curves else None
     return Fit(found_map, errors, support, comparison.overlap, report, straight)
 
 

@@ -133,7 +133,7 @@ def sensitivity(
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> sensitivity(adapter, df, **roles, n_splits=0).left_out
     without  moved_sd  largest_sd  moved_errors     note
-    seizure     0.646       0.851          4.46  matters
+    seizure     0.646        0.85          4.46  matters
     """
     check_integer("n_splits", n_splits, 0)
     seed = check_seed(random_state)
