@@ -11,7 +11,7 @@ from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 Kernel = Callable[[Any, Any], Array]
-_ALIKE = 1e-6  # less by which points differ from all that were chosen before
+_ALIKE = 1e-6  # similarity within this of one counts as equal
 NOTHING = 1e-250  # densities below this are rounding
 
 
@@ -52,8 +52,8 @@ def density(
 ) -> Array:
     """Return the kernel density of `data` at some points, up to a constant factor.
 
-    Of many data some are centres, evenly taken by value, and the kernel matrix is held in parts of
-    32 MB.
+    Of more than `most_centres` rows, a subset evenly spaced by value serves as centres. The kernel
+    matrix is computed in parts of 32 MB.
     """
     if len(data.Z) > most_centres:
         data = replace(data.take(data.thinned(most_centres)), weights=None)
@@ -96,10 +96,12 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
 def spread_points(
     kernel: Kernel, points: Covariates, weights: Array, everyone: Covariates, most: int
 ) -> tuple[Array, Array, Array]:
-    r"""Choose a few points far from each other; return them, the nearest of all, of everyone.
+    r"""Choose a few points that are far from each other.
 
-    Of the points, the heaviest, then always the one least like all before, by the kernel in its
-    own units :math:`k(x, y) / \sqrt{k(x, x) k(y, y)}`, until there are enough or all are alike.
+    The first is the point of largest weight; then each time the one least similar to all chosen
+    before, by the normalised kernel :math:`k(x, y) / \sqrt{k(x, x) k(y, y)}`, until there are
+    `most` or all others are equal to a chosen one. Returns the numbers of the chosen points, and
+    the nearest chosen point of every point and of everyone.
     """
     K = call(kernel, points, points)
     size = np.sqrt(ones_for_zeros(np.diag(K)))

@@ -1,4 +1,4 @@
-"""Missing values in features, and the one scan that counts them and sums all rows by cells."""
+"""Missing values in features; one scan of the rows counts them and sums rows by cell."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +13,10 @@ from condokit.data.subsets import subsample
 from condokit.data.sums import CellSums, Sums, no_rows
 
 SIDES = ("query", "reference")
-_FEWEST_COMPLETE = 5  # complete rows of a domain, where only these can be used
-_PRODUCT_ROWS = 50_000  # rows from which products of features are computed
-_FEWEST_OF_CELL = 8  # rows of a cell on average, so that sums are far smaller than the table
+_FEWEST_COMPLETE = 5  # complete rows of a domain, for maps that need complete rows
+_PRODUCT_ROWS = 50_000  # rows from which products of features are computed, at most
+# rows of a cell on average, below which sums would hardly be smaller than the table
+_FEWEST_OF_CELL = 8
 
 
 def with_gaps(domains: Study, by_side: bool = True) -> Study:
@@ -183,5 +184,5 @@ def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
 
 
 def _as_given(domains: Study) -> Iterator[tuple[slice, Array]]:
-    """Return (stacked row numbers, rows) without links, from top to bottom."""
+    """Yield (stacked row numbers, rows) from top to bottom, without links."""
     return replace(domains, links=None).chunks()

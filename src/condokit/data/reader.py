@@ -324,7 +324,7 @@ def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns,
 
 
 def in_blocks(domains: Study) -> Study:
-    """Return a study in memory as sums of all rows and a sample, as if it were not in memory.
+    """Return a study in memory as one that is not: sums of all rows, and a sample of rows.
 
     Later steps then need memory for one block per thread only. The study itself is returned if the
     sample would contain all rows.

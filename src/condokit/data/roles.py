@@ -127,7 +127,7 @@ class RoleColumns:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The chosen features, and why other columns were not chosen."""
+    """The chosen features, and why other columns are not features."""
 
     tables: list[Table]
     left: dict[str, str] = field(default_factory=dict)  # why other columns are not features
