@@ -1,4 +1,4 @@
-"""What every fitted map is: immutable, a transformer that is always fitted, and a file."""
+"""The base of all fitted maps: immutable, transformers without fitting, saved as files."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -55,7 +55,7 @@ class Map(ABC):
     #: JSON Schema of its numbers, for kinds that the published schema does not have.
     fields: ClassVar[Mapping[str, Any]] = {}
     kind: str  # one of them
-    shape: tuple[int, int]  # numbers of outputs and features
+    shape: tuple[int, int]  # (n_outputs, n_features)
     n_features_in_: int
     is_rectangular: bool  # whether these numbers differ
     feature_names: tuple[str, ...] | None
@@ -101,7 +101,7 @@ class Map(ABC):
         """Map every row; both X and the result are on the scale of the links."""
 
     def reach(self) -> tuple[Array, Array] | None:
-        """Return the range of values that is supported by data, None if there is no limit."""
+        """Return the lowest and highest values of features seen in the fit; None without limits."""
         return None
 
     def depends(self, marked: Array) -> Array:
@@ -435,7 +435,7 @@ class Map(ABC):
 
     def apply(self, table: Table) -> Array:
         """Map the rows of a table whose columns are in order; refuse infinity."""
-        # an output is NaN if it depends on a missing value: if that entry of A is not zero
+        # an output is NaN if it depends on a missing value, that is if its entry of A is not zero
         out = table.output(self.shape[0])
         for rows, chunk in table.chunks():
             self.apply_chunk(chunk, table, out[rows])
@@ -547,9 +547,9 @@ class Map(ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: "Map") -> tuple[list[int], dict[str, Any]]:
-        """Return the places of this map's features in another's outputs, and names of both in one.
+        """Return which output of the other map each feature of this map takes, and joint names.
 
-        The names are arguments of the composed map's constructor. Unless one of the maps has other
+        Names are arguments of the composed map's constructor. Unless one of the maps has other
         outputs than features, the other map's features are reordered as well, and links are kept.
         """
         n, there = self.n_features_in_, other.shape[0]
@@ -678,7 +678,7 @@ class Map(ABC):
 
 
 def _different(argument: str, names: Sequence[str] | None, n: int) -> tuple[str, ...] | None:
-    """Return names as text; refuse them unless there are n different ones."""
+    """Return names as text; refuse them unless they are n distinct ones."""
     if names is None:
         return None
     texts = tuple(str(name) for name in names)

@@ -1,4 +1,4 @@
-"""Maps of rows that are not in memory: expressions of engines, blocks of Dask, batches of Arrow."""
+"""Maps of rows that are not in memory: expressions of engines, Dask blocks, Arrow batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
@@ -20,7 +20,7 @@ from condokit.maps.formula import in_groups, write_outputs
 def map_lazily(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None = None) -> Any:
     """Return the same kind of lazy table with its features mapped; all other columns stay.
 
-    Rows with a label of `reference`, a column and a label, stay as they are.
+    `reference` is a column and a label: rows with this label are not mapped.
     """
     names = affine.feature_names
     if blocks.columns is None:
@@ -50,7 +50,7 @@ def _map_array(affine: Any, block: Array) -> Array:
 
 
 def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, Any]) -> Any:
-    """Map rows that are not in memory, but for those whose domain is the second of the labels."""
+    """Map rows that are not in memory, except those whose domain is the second label."""
     if domain is None:
         return map_lazily(affine, blocks)
     if blocks.columns is not None:
@@ -91,7 +91,7 @@ def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | No
 
 
 def map_lazily_by(maps: Mapping[Any, Any], blocks: Blocks, batch: Any) -> Any:
-    """Map the rows of every batch by a map of its own; rows of other batches become null."""
+    """Map the rows of each batch by its map; rows of other batches become null."""
     names = next(iter(maps.values())).feature_names
     if blocks.lazy is None or names is None:
         text = "Maps of batches need rows in memory, or a lazy frame with names of features."
@@ -150,7 +150,7 @@ class _Expressions:
         return lazy.drop(*gone) if gone else lazy
 
     def step(self, letter: str, values: list[Any], beside: Sequence[Any] = ()) -> list[Any]:
-        """Make columns of the factors of low rank, on which every output rests."""
+        """Add columns for the factors of a low-rank map, on which every output depends."""
         if letter != "t":
             return values
         made = []
