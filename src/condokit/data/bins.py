@@ -76,7 +76,7 @@ class Values:
 
     @classmethod
     def joined(cls, parts: "Iterable[Values]") -> "Values":
-        """Return the values of all parts, of which there may be none."""
+        """Return the values of all parts together; empty if there is no part."""
         none = cls(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
         fields = zip(*((one.cell, one.count, one.ends) for one in (none, *parts)))
         return cls(*(np.concatenate(arrays, axis=-1) for arrays in fields))

@@ -135,6 +135,7 @@ class Continuous:
             curve -= np.einsum("gb,gbd->gd", share, curve)[:, None]
             m2, m4 = (np.einsum("gb,gbd->gd", share, curve**k) for k in (2, 4))
             sums += np.stack([m2, m4 - 3 * m2**2])
+        # scaled from the variance of curves of independent confounders to the explained one
         return left, second, sums[1] * (second / ones_for_zeros(sums[0])) ** 2
 
     def merge(self, other: "Continuous", place: Array | None = None) -> None:
@@ -191,7 +192,7 @@ class Continuous:
         found.spots = self.spots and Spots(self.basis.ranges)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
-        own = list(whole.own)  # their columns here end at the first row with a gap
+        own = list(whole.own)  # their columns here end where the first value was missing
         for table in (whole.mean, whole.scatter):
             table[..., [r + j for j in own]] = 0.0
         whole.squares[:, own] = 0.0

@@ -132,6 +132,7 @@ class GroupedMoments:
         fourth: Array,
     ) -> None:
         """Add groups, given the means of the first four powers of differences from an origin."""
+        # central moments; the fourth is at least the square of the variance, also after rounding
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4

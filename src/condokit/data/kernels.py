@@ -16,7 +16,11 @@ NOTHING = 1e-250  # densities below this are rounding
 
 
 def column_widths(covariates: Covariates) -> Array:
-    """Return Silverman's bandwidth of every column of one domain."""
+    """Return Silverman's bandwidth of every column of one domain, (n_columns,).
+
+    For n rows of p columns it is :math:`(4 / ((p + 2) n))^{1 / (p + 4)}` times the standard
+    deviation or the interquartile range over 1.349, whichever is smaller.
+    """
     Z, counts = covariates.Z, covariates.counts
     if Z.shape[1] == 0:
         return np.empty(0)
@@ -35,7 +39,9 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     K = a @ b.T
     K -= 0.5 * (a**2).sum(axis=1)[:, None]
     K -= 0.5 * (b**2).sum(axis=1)
-    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)  # smaller numbers are slow
+    # exp of lower numbers is slow, as it is not a normal float64
+    # exp of lower numbers may be subnormal, which is slow
+    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)
     if left.n_categories > 1:
         K *= left.category[:, None] == right.category
     return K

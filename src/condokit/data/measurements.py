@@ -138,10 +138,10 @@ def counts_among(study: Study) -> list[str]:
 
 
 def repeated_subjects(study: Study) -> list[str]:
-    """Return columns without a role that look like subjects, some of which have several rows.
+    """Return columns without a role that look like subjects with several rows.
 
     They are recognised by name, or as text that occurs at most once in a domain and often in
-    several. Rows of samples that are bridges are ignored.
+    several domains. Rows of bridge samples are ignored.
     """
     if study.groups is not None or not study.is_whole:
         return []

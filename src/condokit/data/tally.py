@@ -223,6 +223,7 @@ class Reading:
                 X = np.column_stack([column[rows] for column in columns])
                 cell[rows] = _add(moments, X, cell[rows], w, chosen)
         key = hashes(columns, Z, self.marks)
+        # rows beyond the limit of their cell so far cannot be in the final sample
         taken = np.flatnonzero((cell >= 0) & (key <= _limits(cells, so_far)[cell]))
         counts = np.ones(len(taken)) if weights is None else weights[taken]
         is_whole = len(taken) == np.count_nonzero(cell >= 0)

@@ -125,17 +125,20 @@ class _CurveSearch:
         self.middle, self.unit = float(middle), float(high - low) / 3.29
         x = (sample.values - self.middle) / self.unit
         worth = w.sum()
+        # as many knots as the cube root of the effective rows
         n_knots = int(np.clip(round(worth ** (1 / 3)), _FEWEST_KNOTS, _MOST_KNOTS))
         end = 0.25 / np.sqrt(worth)
         inner = (np.arange(n_knots - 2) + 0.5) / (n_knots - 2)
         self.x, self.spline = x, Cubic(_distinct(_weighted(x, w, np.array([end, *inner, 1 - end]))))
         B = self.spline(x)
         self.size = B.shape[1]
+        # columns of h in all rows, and of c in query rows only
         own = B.copy()
         own[n:] = 0.0
         X = np.hstack([B, own])
         self.gram = X.T @ ((w * sample.precision)[:, None] * sample.rest(X))
         parts, mass = [], []
+        # Log-slopes count the share `freedom` of rows, as scales of lines count n_b instead of N_b.
         for side, free in zip((slice(0, n), slice(n, None)), sample.freedom):
             nodes, weight = _nodes(x[side], w[side])
             slopes = self.spline.slopes(np.concatenate([nodes, self.spline.knots]))

@@ -27,7 +27,7 @@ from condokit.data.subsets import subsample
 Function = Callable[[Covariates], Array]
 
 NOISE_KNOTS = 6  # of splines of the log-variance, and of curves by level
-MOST_CURVES = 40  # continuous columns that get a curve of their own
+MOST_CURVES = 40  # continuous columns up to which each gets a curve
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
 SMOOTHEST = 4  # functions of a curve by level, where products are all that is known
@@ -199,7 +199,7 @@ def _crossed(own: slice) -> Function:
 
 
 def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
-    """Return the blocks that may enter where only products with a basis are known."""
+    """Return the blocks that may enter if data are known only as products with a basis."""
     p, K, start = len(basis.names), at.n_categories, len(basis.names) + basis.n_pairs
     ends = start + basis.n_bent * np.arange(1, p + 1)
     found = [
@@ -271,8 +271,8 @@ class Together:
     def number_of(self, n_features: int) -> float:
         """Return the effective number of all features, given that of the subset that was compared.
 
-        It grows in proportion if the subset is nearly independent; else further features are taken
-        as copies of these. It is 1 if nothing is known.
+        It grows in proportion if the subset is nearly independent (more than half of its number);
+        else further features are taken as copies of these. It is 1 if nothing is known.
         """
         number, d = self.number, len(self.varies)
         return number / d * n_features if 0 < d < n_features and number > 0.5 * d else number

@@ -329,11 +329,11 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
 
 
 def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> LawFit:
-    """Fit from sums alone: products of features with functions of continuous confounders.
+    """Fit from sums only: products of features with functions of continuous confounders.
 
-    Features whose values are missing in different rows are fitted in separate groups. Products hold
-    no tails: a feature with heavy ones is fitted from its binned values where there are some, else
-    as normal, and marked `as_normal`.
+    Features whose values are missing in different rows are fitted in separate groups. Products do
+    not show tails: a feature with heavy tails is fitted from its binned values if there are some,
+    else as if it were normal, and marked `as_normal`.
     """
     results = []
     for features, known in continuous.parts():

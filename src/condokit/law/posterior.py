@@ -207,7 +207,8 @@ def posterior_of(maps: Maps) -> Posterior:
     number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
     prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
-    if k > 1 and d > 2 * _MOST_FEATURES:  # some of many tell what devices are like
+    # a subset decides how devices differ; all features only twice
+    if k > 1 and d > 2 * _MOST_FEATURES:
         few = subsample(d, _MOST_FEATURES)
         some, n_rounds = (shifts.of(few), scales.of(few)), 2
         for _ in range(_ROUNDS - n_rounds):
@@ -216,6 +217,7 @@ def posterior_of(maps: Maps) -> Posterior:
         chances = _round(kinds, prior, number / d, maps if left == 0 else None)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
+    # reported for all features together, so that the level is divided by their number
     outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
     differs, scaled = 1 - chances[:k, 0, 0], chances[:k, :, 1:].sum(axis=(1, 2))
     return Posterior(
@@ -384,6 +386,7 @@ class _Effects:
         C = self.S + own[:, :, None] * np.eye(k)
         inverse = np.linalg.inv(C)
         information = np.maximum(inverse.sum((1, 2)), 1e-300)
+        # the reference's effect moves all differences at once: it is minus their weighted mean
         x_r = -np.einsum("dbc,dc->d", inverse, self.d) / information
         A = np.linalg.inv(C + reference[:, None, None])
         sums, precision = A.sum(2), np.einsum("dbb->db", A)
@@ -423,6 +426,7 @@ class _Effects:
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
         each, total, found = np.array([mean, square, kept]), [], []
         for part, weight in zip(_SHARES, several):
+            # a feature has an effect with probability `part`, else none (evidence 1)
             either, own = log, each
             if part < 1:
                 either = np.logaddexp(np.log(part) + log, np.log(1 - part))

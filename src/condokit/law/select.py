@@ -165,6 +165,7 @@ def select(
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
     rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
+    # the fit without blocks; `root` makes columns and rows have weight one
     start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
     if together is None:
         together = Together.of_residuals(start.e * root, float(weights.sum()))

@@ -483,6 +483,7 @@ def solve(
     red = reduce(at, precision)
     s, Q = scales(red.Q, red, at, fixed, near), red.Q
     sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)
+    # residuals: sum of s_b x_b, less D theta with theta = sum of s_b T_b
     e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
     for b, rows in enumerate(at.rows):
         e[rows] += s[:, b] * at.X[rows]

@@ -231,6 +231,8 @@ class WeightedSums(_InPieces):
         w = (np.ones(len(X)) if weights is None else weights[used])[:, None] * known
         curve = np.clip(N @ state.gamma, -6, 6)
         e = X * state.s[batch] - columns.whole(Phi, level, batch) @ state.theta
+        # squared residuals in variances: without the effects of levels, which are renewed from
+        # them, and with these
         left = e**2 * np.exp(-curve) / state.sigma2
         square = left * np.exp(-state.level[level])
         nu = np.where(np.isinf(state.nu), 1e8, state.nu)
@@ -247,6 +249,7 @@ class WeightedSums(_InPieces):
             sums["rows"][g] += w[mine].sum(axis=0)
             sums["left"][level[start]] += (w[mine] * t[mine] * left[mine]).sum(axis=0)
         square *= t
+        # outliers are cut, so that they do not decide on variances
         sums["middle"] += (w * np.minimum(square, 20)).sum(axis=0)
         sums["score"] += 0.5 * N.T @ (w * np.clip(square / state.middle - 1, -1, 15))
         sums["information"] += 0.5 * (N * w.mean(axis=1, keepdims=True)).T @ N

@@ -77,6 +77,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
             precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
         found = solve(at, fixed, precision, before)
         n = found.n_eff
+        # information on log-scales of normal rows, so that moves are in standard errors
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
         if (step > 3 or not tails.any()) and nu_is_stable and moved.max() < STILL:
@@ -111,6 +112,7 @@ def log_counts(square: Array, counts: Array) -> Array:
 
     The counts of blocks of rows can be added.
     """
+    # values beyond the bins count in the first and the last one
     n, d = square.shape
     place = ((np.log(np.maximum(square, 1e-30)) - _LOG_LOW) / _LOG_WIDTH).astype(np.int64)
     place = np.clip(place, 0, NU_BINS - 1) + NU_BINS * np.arange(d)
@@ -128,7 +130,7 @@ def nu_of_counts(count: Array) -> Array:
             s2 = count @ x / total
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
-            # starts from the scale at the previous nu, which is near
+            # starts from the scale at the previous nu, which is near; fixed point of the likelihood
             for _ in range(12 if nu == NU[0] else 5):
                 s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
@@ -166,13 +168,18 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     a *= found.s[:, b] / root
     psi = r if w is None else w * r
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
-    kappa = (nu + 1) / (nu + 3)  # information of t on a mean, in that of the normal
+    # Information on log m. Normal residuals: the second derivative of the profile likelihood, quad
+    # + n_b - 2 n_b^2 / dof, which is (quad - n_b) + 2 left. Student's t: the first part, of the
+    # mean, is multiplied by kappa, the second, of the variance, by nu / (nu + 3).
+    kappa = (nu + 1) / (nu + 3)
     left = n_b * np.maximum(1 - n_b / dof, 0.02)
     quad = found.s[:, b] ** 2 * red.Q[:, b, b] / found.sigma2
     model = kappa * np.maximum(quad - n_b, 0.0) + 2 * nu / (nu + 3) * left
     bread, H = np.ones(1), quad + n_b
     freed, drop, curve = 2 * n_b / dof, 2 * n_b**2 / dof, 2 * r
     if w is not None:
+        # The derivative of psi by r. Without it, the curvature would be that of the reweighted
+        # least squares, and squared z values would double for t with 3 degrees of freedom.
         slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2
         curve = slope * r + psi
         bread = weighted(counts, slope) / np.maximum(weighted(counts, w), 1e-300)

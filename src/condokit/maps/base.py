@@ -623,7 +623,7 @@ class Map(ABC):
         if not (is_small if wanted is None else wanted) or self.errors is None:
             return None
         if isinstance(self.errors, CurveErrors) != (self.kind == "monotone"):
-            return None  # files hold errors of the map's own kind only
+            return None  # the file format has only errors of the map's own kind
         fields = self.errors.to_dict()
         known = fields and all(np.isfinite(numbers).all() for numbers in fields.values())
         return {name: numbers.tolist() for name, numbers in fields.items()} if known else None

@@ -336,7 +336,7 @@ def _together(parts: Mapping[Any, Check]) -> Check:
         return each[0]
     common = [f for f in each[0].findings if all(f in one.findings for one in each)]
     said = list(common)
-    for label, one in parts.items():  # what holds for all is said once
+    for label, one in parts.items():  # findings that all parts share are reported once
         own = [finding for finding in one.findings if finding not in common]
         said += [replace(f, text=f"{label}: {f.text}") for f in own]
     rows = (({"batch": n} | row) for n, one in parts.items() for row in one.features.rows())

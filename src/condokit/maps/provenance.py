@@ -42,7 +42,7 @@ class FrozenDict(dict[str, Any]):
 
 def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
-    if value is None or isinstance(value, FrozenDict):  # which is checked, or our own account
+    if value is None or isinstance(value, FrozenDict):  # the latter was checked before
         return value
     MAPS.read(value, "provenance", "provenance")
     return frozen(value)

@@ -90,7 +90,7 @@ class GaussianPair:
         return GaussianPair(*sides, self.weights, scores, start=start)
 
     def in_units(self, unit: Array) -> "GaussianPair":
-        """Return the pair with every feature divided by a unit of its own."""
+        """Return the pair with every feature divided by its unit."""
         scores, start = self.scores, self.start
         scores = scores and (scores[0] / unit, scores[1] / unit)
         query, reference = (
@@ -307,7 +307,7 @@ def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
     centres, categories, shares = [], [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
     n_centres = 0
-    for category in np.unique(covariates.category):  # each with centres of its own
+    for category in np.unique(covariates.category):  # centres are found within each category
         mine = covariates.category[rows] == category
         everyone = np.flatnonzero(covariates.category == category)
         if not weights[mine].sum() > 0:

@@ -146,9 +146,9 @@ def is_flat(mean: Array, var: Array) -> Array:
 def without_flat(
     query: Moments, reference: Moments, scaled: bool
 ) -> tuple[Moments, Moments, Array]:
-    """Mark features that are constant within strata in a domain, and give them unit variances.
+    """Mark features that are constant within strata of a domain, and give them unit variances.
 
-    A domain with one row in every stratum does not tell: it has the spread of the other.
+    A domain with one row in every stratum gets the variances of the other domain.
     """
     sides = {"query": query, "reference": reference}
     single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]

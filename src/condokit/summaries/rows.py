@@ -70,7 +70,7 @@ class Rows:
         """Gather what is known of some domains of a study, given by number."""
         chosen = study.among(*batches)
         if study.n_bridges and not study.confounders:
-            chosen &= study.bridge >= 0  # other rows tell nothing without confounders
+            chosen &= study.bridge >= 0  # without confounders, only bridge samples can be compared
         used, number = np.flatnonzero(chosen), np.full(study.n_domains, -1)
         number[batches] = np.arange(len(batches))
         batch, at = number[study.code[used]], crossed(study, used)
