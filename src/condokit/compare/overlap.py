@@ -23,8 +23,7 @@ _RENEWED = (0, 4, 7, 11, 16, 22)  # steps at which the curvature is computed aga
 _FEW_COLUMNS = 32  # columns up to which the curvature costs no more than a step
 _STILL = 2e-3  # largest change of a coefficient at the last step
 _STEEPEST = 5.0  # largest factor by which calibration multiplies log-odds
-# probabilities of a query row that strata may have
-_CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2
+_CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances that strata may have
 _MOST_ROUNDS = 1000  # iterations of expectation maximisation, at most
 _BY_CHANCE = 0.01  # probability that equal domains have so many rows outside each other's range
 

@@ -31,8 +31,7 @@ class Bins:
 
     def __init__(self, mean: Array, sd: Array) -> None:
         self.mean, self.unit = mean, NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
-        # of u^0, u^1, u^2: (3, n_features, n_cells, n_bins)
-        self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
+        self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))  # of powers 0 to 2
 
     def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
         """Add rows with the number of their cell, -1 to leave one out; NaN is missing."""

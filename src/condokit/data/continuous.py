@@ -119,7 +119,8 @@ class Continuous:
         """Return residual variances, explained variances, and the fourth cumulants of curves.
 
         Each has the shape (n_groups, n_features). Cumulants are computed at the centres of bins, as
-        if confounders were independent: the sums hold no joint distribution of confounders.
+        if confounders were independent, since the sums hold no joint distribution of confounders;
+        then they are scaled to the explained variance.
         """
         _, c, slopes = self.products.roots()
         n = ones_for_zeros(self.products.count)[:, None]
@@ -135,7 +136,6 @@ class Continuous:
             curve -= np.einsum("gb,gbd->gd", share, curve)[:, None]
             m2, m4 = (np.einsum("gb,gbd->gd", share, curve**k) for k in (2, 4))
             sums += np.stack([m2, m4 - 3 * m2**2])
-        # scaled from the variance of curves of independent confounders to the explained one
         return left, second, sums[1] * (second / ones_for_zeros(sums[0])) ** 2
 
     def merge(self, other: "Continuous", place: Array | None = None) -> None:

@@ -12,8 +12,7 @@ from condokit.data.arrays import largest_of
 from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 
-# mean fourth power in standard units above which ranks are used; 3 is normal, 9 exponential
-_HEAVY_TAILS = 30.0
+_HEAVY_TAILS = 30.0  # fourth moment above which ranks are used; 3 is normal, 9 exponential
 
 
 @dataclass(frozen=True)

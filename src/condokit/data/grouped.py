@@ -42,8 +42,7 @@ class GroupedMoments:
             None  # (n_groups, n_features): rows with a value, if some lack it
         )
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
-        # numbers of the features whose products are summed
-        self.few = subsample(n_features, _MOST_TOGETHER)
+        self.few = subsample(n_features, _MOST_TOGETHER)  # features of the products
         self.products = GroupedScatter(n_groups, len(self.few)) if products else None
 
     @property
@@ -131,8 +130,10 @@ class GroupedMoments:
         third: Array,
         fourth: Array,
     ) -> None:
-        """Add groups, given the means of the first four powers of differences from an origin."""
-        # central moments; the fourth is at least the square of the variance, also after rounding
+        """Add groups, given the means of the first four powers of differences from an origin.
+
+        From these follow the central moments, of which the fourth is at least the squared variance.
+        """
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4

@@ -39,9 +39,7 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     K = a @ b.T
     K -= 0.5 * (a**2).sum(axis=1)[:, None]
     K -= 0.5 * (b**2).sum(axis=1)
-    # exp of lower numbers is slow, as it is not a normal float64
-    # exp of lower numbers may be subnormal, which is slow
-    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)
+    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)  # subnormal numbers are slow
     if left.n_categories > 1:
         K *= left.category[:, None] == right.category
     return K

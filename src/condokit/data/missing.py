@@ -15,8 +15,7 @@ from condokit.data.sums import CellSums, Sums, no_rows
 SIDES = ("query", "reference")
 _FEWEST_COMPLETE = 5  # complete rows of a domain, for maps that need complete rows
 _PRODUCT_ROWS = 50_000  # rows from which products of features are computed, at most
-# rows of a cell on average, below which sums would hardly be smaller than the table
-_FEWEST_OF_CELL = 8
+_FEWEST_OF_CELL = 8  # rows of a cell on average, so that sums are far smaller than rows
 
 
 def with_gaps(domains: Study, by_side: bool = True) -> Study:

@@ -225,7 +225,11 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
 
 
 def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Study:
-    """Read all rows in one pass; in two if a confounder has more values than the first rows."""
+    """Read all rows in one pass, or in two.
+
+    Numbers with two values in the first rows count as categories. If later rows have more values,
+    they are continuous, and all rows are read again.
+    """
     by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
     by_row |= {"'bridge'": roles.bridge}
     by_row["missing='impute'"] = None if roles.missing != "impute" else roles.missing
@@ -241,8 +245,6 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    # Numbers with two values in the first rows count as categories. If later rows have more values,
-    # they are continuous, and all rows are read again.
     doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
     X = table.read(slice(0, table.n_rows))
     while True:

@@ -17,8 +17,7 @@ from condokit.data.sums import Sums, no_rows
 from condokit.data.tables import Table
 
 _MARKS = 3  # features that serve to recognise equal rows
-# values of a sparse table, above which it is summed without making it dense
-_MANY_VALUES = 20_000_000
+_MANY_VALUES = 20_000_000  # values of a sparse table that may be made dense, at most
 _FEW = 4  # if at most one row in four is wanted, only these are read
 
 

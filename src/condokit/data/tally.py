@@ -28,8 +28,7 @@ _TELLING = 0.9  # share of distinct values that a feature needs to be used for h
 _LARGEST = np.iinfo(np.uint64).max
 _COLUMNS = ("key", "cell", "X", "Z", "counts", "place")  # fields of a sample
 _LOCATED = ("table", "cells", "cell", "Z", "weights")
-# constants of the hash function splitmix64
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
 
 @dataclass
@@ -199,7 +198,6 @@ class Reading:
         gaps = [codes < 0 for _, codes in coded] + list(np.isnan(Z).T)
         names = [*self.categorical, *self.continuous]
         missing = {name: int(own.sum()) for name, own in zip(names, gaps)}
-        # rows without a confounder cannot be compared; the reader refuses them if asked to
         cell[np.isnan(Z).any(axis=1)] = -1
         weights = None
         if self.weight is not None:
@@ -209,7 +207,10 @@ class Reading:
         return Located(table.select(self.features), cells, cell, Z, weights, missing)
 
     def __call__(self, block: Any, so_far: Tally | None) -> Tally:
-        """Return the sums and the sample of a block."""
+        """Return the sums and the sample of a block.
+
+        Rows whose hash is beyond the limit of their cell so far cannot be in the final sample.
+        """
         found = self.located(block)
         chosen, cells, cell, Z, weights = (getattr(found, name) for name in _LOCATED)
         d, n = chosen.n_features, chosen.n_rows
@@ -223,7 +224,6 @@ class Reading:
                 X = np.column_stack([column[rows] for column in columns])
                 cell[rows] = _add(moments, X, cell[rows], w, chosen)
         key = hashes(columns, Z, self.marks)
-        # rows beyond the limit of their cell so far cannot be in the final sample
         taken = np.flatnonzero((cell >= 0) & (key <= _limits(cells, so_far)[cell]))
         counts = np.ones(len(taken)) if weights is None else weights[taken]
         is_whole = len(taken) == np.count_nonzero(cell >= 0)

@@ -78,8 +78,7 @@ class FeatureValues:
     n_query: int
     weights: Array  # (n_rows,): balance confounders; their sum is the effective sample size
     precision: Array  # (n_rows,): 1 / v, relative
-    # share of each domain's rows that the columns of confounders leave
-    freedom: tuple[float, float]
+    freedom: tuple[float, float]  # shares of rows that the columns of confounders leave
     rest: Callable[[Array], Array]  # residuals of given columns on those of confounders
 
 
@@ -114,7 +113,11 @@ class _Member:
 
 
 class _CurveSearch:
-    """The likelihood of h and c of one feature, in units of the feature's spread."""
+    """The likelihood of h and c of one feature, in units of the feature's spread.
+
+    There are about as many knots as the cube root of the effective rows. Logarithms of slopes count
+    the share `freedom` of each domain's rows, as log-scales of lines count n_b instead of N_b rows.
+    """
 
     def __init__(self, sample: FeatureValues) -> None:
         self.sample, n = sample, sample.n_query
@@ -125,20 +128,17 @@ class _CurveSearch:
         self.middle, self.unit = float(middle), float(high - low) / 3.29
         x = (sample.values - self.middle) / self.unit
         worth = w.sum()
-        # as many knots as the cube root of the effective rows
         n_knots = int(np.clip(round(worth ** (1 / 3)), _FEWEST_KNOTS, _MOST_KNOTS))
         end = 0.25 / np.sqrt(worth)
         inner = (np.arange(n_knots - 2) + 0.5) / (n_knots - 2)
         self.x, self.spline = x, Cubic(_distinct(_weighted(x, w, np.array([end, *inner, 1 - end]))))
         B = self.spline(x)
         self.size = B.shape[1]
-        # columns of h in all rows, and of c in query rows only
-        own = B.copy()
+        own = B.copy()  # c acts on query rows only
         own[n:] = 0.0
         X = np.hstack([B, own])
         self.gram = X.T @ ((w * sample.precision)[:, None] * sample.rest(X))
         parts, mass = [], []
-        # Log-slopes count the share `freedom` of rows, as scales of lines count n_b instead of N_b.
         for side, free in zip((slice(0, n), slice(n, None)), sample.freedom):
             nodes, weight = _nodes(x[side], w[side])
             slopes = self.spline.slopes(np.concatenate([nodes, self.spline.knots]))

@@ -70,8 +70,7 @@ class Design:
     free: tuple[Function, ...]
     blocks: tuple[Block, ...] = ()
     shares: tuple[float, ...] = ()
-    # columns of D without repeated ones
-    kept: Array = field(default_factory=lambda: np.ones(0, dtype=bool))
+    kept: Array = field(default_factory=lambda: np.ones(0, dtype=bool))  # not repeated
     index: Array | None = None  # direction of Z along which features move most
 
     def columns(self, at: Covariates) -> tuple[Array, Array]:

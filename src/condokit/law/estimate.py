@@ -152,9 +152,8 @@ def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
         places = [rows.used[rows.order[own]] for own in places]
     discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
     shifted = rows.flat | discrete.rare | (not has_scale)
-    # a scale of one in the users' units; nan is free
     fixed = np.where(shifted, rows.unit / rows.unit[rows.reference], np.nan).T
-    fixed[:, rows.reference] = 1.0
+    fixed[:, rows.reference] = 1.0  # in standard units; nan is free
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if sums is not None and sums.continuous is not None:
@@ -411,8 +410,8 @@ class Frame:
     n_batches: int
     reference: int
     subjects: Subjects | None = None
-    # only if rows stand for products: the functions of Z that products were taken with, and the
-    # correlations of features, which such rows do not show
+    # if rows stand for products: functions with which these were taken; correlations of all
+    # features
     basis: RangeBasis | None = None
     together: Together | None = None
 

@@ -20,8 +20,7 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     s, red, others = found.s, found.reduced, at.others
     two = at.n_batches == 2
     centre, image, cov_log, cov_image, both = (_of_two if two else _of_many)(at, found)
-    # the profile likelihood of one scale, all others being given: R(s_b) = rest + 2 s_b product +
-    # s_b^2 square
+    # of each domain, all others being given: R = rest + 2 s_b product + s_b^2 square
     whole = np.einsum("dbc,dc->db", red.Q, s)
     square = np.einsum("dbb->db", red.Q)[:, others]
     product = whole[:, others] - square * s[:, others]

@@ -12,8 +12,7 @@ from condokit.data.covariates import Covariates
 from condokit.law.design import NOISE_KNOTS, spline
 from condokit.summaries.moments import share_levels as share_levels
 
-# nats that a column of the log-variance must gain, beside log(n_effective) / 2
-NOISE_EVIDENCE = 2.0
+NOISE_EVIDENCE = 2.0  # nats that a block must gain, beside log(n_effective) / 2
 
 
 def weighted(weights: Array, values: Array) -> Array:
@@ -149,11 +148,10 @@ def renew_noise(
     if noise.columns.shape[1]:
         own = level[noise.category] if noise.levels else 0.0
         columns = noise.columns * weights.mean(axis=1, keepdims=True)
-        # a Newton step; a normal residual has the information 1/2 on its log-variance
+        # the information of a row is 1/2
         A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
         u = squares * np.exp(-curve - own)
         middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
-        # scores relative to their mean, so that log-variances do not change sigma2
         u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
         common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
         score = 0.5 * noise.columns.T @ (weights * u)

@@ -54,12 +54,10 @@ from condokit.solvers.solution import Solution, joint_number
 
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _PURE = 0.125  # and if so, that it has another scale and no shift
-# sizes of shifts in residual standard deviations,
-_SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])
+_SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])  # in residual sd
 _SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])  # their prior probabilities,
 _LOG_SHIFTS = np.log(_SHIFT_WEIGHTS)
-# and the probability of a scale beside each
-_SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])
+_SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside each size
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])  # sizes of log-scales
 # log sizes of scales are normal around the log of this share of the shift's size, with this sd;
 # with this probability all sizes are equally likely
@@ -70,19 +68,16 @@ _REST = 4.0  # differences of scales are worth this times the effective number o
 _SHARES = np.array([0.1, 1.0])  # of features that differ, if a device does,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and their prior probabilities
 _SUMS = (0.1, 0.5)  # the same for sums of features
-# scales with an interval beyond this, or below its inverse, are not pulled to 1
-_LARGEST_RATIO = 3.0
-# log distance from a power of ten that may be a change of units
-_UNIT_TOLERANCE = float(np.log(1.5))
-_FEWEST_ROWS = 8.0  # effective rows of the query, below which all features share one level of error
+_LARGEST_RATIO = 3.0  # scales whose interval lies beyond it, or its inverse, are not pulled to 1
+_UNIT_TOLERANCE = float(np.log(1.5))  # log distance from a power of ten, at most
+_FEWEST_ROWS = 8.0  # effective query rows below which intervals allow for the number of features
 _MANY_ROWS = 1e6  # used where no likelihood is known, so that intervals are normal
 _T_DEGREES = 3.0
 _T_NODES = 6  # normal distributions whose mixture stands for t
 _BEYOND = 25.0  # residual standard deviations beyond which that mixture is no t any more
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _ROUNDS = 6  # passes over several devices
-# features that decide how several devices differ, if there are more than twice as many
-_MOST_FEATURES = 2000
+_MOST_FEATURES = 2000  # of which a subset decides how several devices differ
 _PSEUDO_DEVICES = 2.0  # devices for which the usual table counts, beside what other devices show
 _FREE = 1e6  # prior variance of effects that are not pulled, relative to their error's
 
@@ -109,8 +104,7 @@ class Maps:
     # (n_features, k): covariances of log-scale and image, nonzero for skewed residuals
     cov_both: Any = None
     nu: Any = None  # (n_features,): degrees of freedom of residuals
-    # (n_features, n_directions): weights of independent sums of standardised residuals, each with
-    # variance one
+    # (n_features, n_directions): weights of independent sums of residuals, of variance one each
     directions: Any = None
 
     @classmethod
@@ -146,8 +140,7 @@ class Posterior:
     image: Array
     var_log: Array
     var_image: Array
-    # (n_features, k): whether the 95% interval of the scale, for all features together, lies
-    # outside [1/3, 3]
+    # (n_features, k): intervals of scales outside [1/3, 3], all features together
     other_units: Array
     differs: Array  # (k,): probability that a device differs at all,
     scaled: Array  # (k,): and that a shift is not enough
@@ -207,8 +200,7 @@ def posterior_of(maps: Maps) -> Posterior:
     number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
     prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
-    # a subset decides how devices differ; all features only twice
-    if k > 1 and d > 2 * _MOST_FEATURES:
+    if k > 1 and d > 2 * _MOST_FEATURES:  # a subset decides how devices differ
         few = subsample(d, _MOST_FEATURES)
         some, n_rounds = (shifts.of(few), scales.of(few)), 2
         for _ in range(_ROUNDS - n_rounds):
@@ -217,8 +209,7 @@ def posterior_of(maps: Maps) -> Posterior:
         chances = _round(kinds, prior, number / d, maps if left == 0 else None)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
-    # reported for all features together, so that the level is divided by their number
-    outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
+    outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))  # for all features together
     differs, scaled = 1 - chances[:k, 0, 0], chances[:k, :, 1:].sum(axis=(1, 2))
     return Posterior(
         u + ten,
@@ -335,8 +326,7 @@ class _Level:
     """Evidence and moments of one device's effects of one kind, for each size."""
 
     log_evidence: Array  # (n_sizes,): log Bayes factor against no effect
-    # (3, n_features, n_sizes): posterior means and mean squares of effects, and the mean share of
-    # the estimate that is kept
+    # (3, n_features, n_sizes): posterior means, mean squares, and shares kept of estimates
     moments: Array
 
 
@@ -345,10 +335,9 @@ class _Sizes:
     """Sizes that effects of one kind may have."""
 
     sd: Array
-    usual: float  # the mean square of effects, to begin with
+    usual: float  # prior variance of effects, to begin with
     precision: Array  # of the normal distributions whose mixture is the prior, for size one
-    # whether errors of correlated features correlate: of log-scales, by r^2
-    noise_in_common: bool = False
+    noise_in_common: bool = False  # whether errors of correlated features correlate
 
 
 class _Effects:
@@ -378,7 +367,13 @@ class _Effects:
         return _Effects(*own, self.sizes, some)
 
     def consider_others(self) -> None:
-        """Update x and c: each device's effect estimated given those of the others."""
+        """Update x and c: each device's effect estimated given those of the others.
+
+        The reference's effect moves all differences at once, so it is estimated by minus their
+        weighted mean, x_r. A posterior difference contains it: `moved` is the part that is known
+        apart from x_b, `passed` the share of x_b that belongs to it, and `rest` its remaining
+        variance.
+        """
         k = self.d.shape[1]
         if k == 1:
             return
@@ -386,15 +381,11 @@ class _Effects:
         C = self.S + own[:, :, None] * np.eye(k)
         inverse = np.linalg.inv(C)
         information = np.maximum(inverse.sum((1, 2)), 1e-300)
-        # the reference's effect moves all differences at once: it is minus their weighted mean
         x_r = -np.einsum("dbc,dc->d", inverse, self.d) / information
         A = np.linalg.inv(C + reference[:, None, None])
         sums, precision = A.sum(2), np.einsum("dbb->db", A)
         self.x = np.einsum("dbc,dc->db", A, self.d) / precision
         self.c = np.maximum(1 / precision - own, 1e-9 * self.var + 1e-300)
-        # differences contain the reference's effect: the part of it that is known apart from x_b
-        # (`moved`), the share of x_b that belongs to it (`passed`), and its remaining variance
-        # (`rest`)
         there = reference * np.einsum("db,db->d", sums, self.d)
         gain = reference[:, None] * sums
         self.moved = there[:, None] - gain * self.x
@@ -426,8 +417,7 @@ class _Effects:
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
         each, total, found = np.array([mean, square, kept]), [], []
         for part, weight in zip(_SHARES, several):
-            # a feature has an effect with probability `part`, else none (evidence 1)
-            either, own = log, each
+            either, own = log, each  # evidence of an effect with probability `part`
             if part < 1:
                 either = np.logaddexp(np.log(part) + log, np.log(1 - part))
                 own = np.exp(np.log(part) + log - either) * each
@@ -547,8 +537,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
     share = (weight * kept).sum(axis=2)
     square = (weight * (kept * c + (kept * x) ** 2)).sum(axis=2)
     if len(sizes.precision) > 1:
-        # far out six normals are no t any more: they would keep on pulling, where the pull of a t
-        # fades as 1 / shift
+        # far out six normals are no t any more, whose pull fades as 1 / shift
         x, c = x[:, :, 0], c[:, :, 0]
         wide = _T_DEGREES * sizes.sd[-1] ** 2
         faint = 1 - (_T_DEGREES + 1) * c / (wide + x**2)

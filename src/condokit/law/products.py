@@ -35,7 +35,11 @@ class NodeRows:
 
 
 def node_rows(products: GroupedProducts, kurtosis: Array | float = 3.0) -> NodeRows:
-    """Return rows with the same products, whose residuals have the given kurtosis (by feature)."""
+    """Return rows with the same products, whose residuals have the given kurtosis k (by feature).
+
+    The three residuals are -sqrt(k), 0 and sqrt(k), with shares 1/2k, 1 - 1/k and 1/2k: their
+    variance is 1 and their kurtosis k.
+    """
     present = np.flatnonzero(products.count)
     n, r, k = products.count[present], products.n_columns, np.atleast_1d(kurtosis)
     mean, squares = products.mean[present], products.squares[present]
@@ -43,7 +47,6 @@ def node_rows(products: GroupedProducts, kurtosis: Array | float = 3.0) -> NodeR
     left = np.maximum(squares / n[:, None] - (c**2).sum(axis=1), 0.0)
     corners = np.sqrt(r + 1.0) * helmert(r + 1).T  # (r + 1, r)
     Phi = mean[:, None, :r] + corners @ np.swapaxes(A, 1, 2)
-    # three residuals -sqrt(k), 0, sqrt(k) with shares 1/2k, 1 - 1/k, 1/2k: variance 1, kurtosis k
     E, shares = np.sqrt(k * left), np.stack([0.5 / k, 1 - 1 / k, 0.5 / k])
     X = (mean[:, None, r:] + corners @ c)[:, None] + np.stack([E, 0 * E, -E], axis=1)[:, :, None]
     counts = n[:, None, None, None] / (r + 1) * shares[:, None] * np.ones((r + 1, 1))

@@ -40,8 +40,7 @@ class Selector:
     error .561 instead of .518.
     """
 
-    # columns of blocks off D, twice: B = left' right is their product
-    parts: list[tuple[Array, Array]]
+    parts: list[tuple[Array, Array]]  # columns of blocks off D, left and right factor
     cross: Array  # (K, n_columns, n_features): products of these columns with x_b
     start: Found  # the fit with D alone
     at: Stacked
@@ -165,7 +164,6 @@ def select(
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
     rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
-    # the fit without blocks; `root` makes columns and rows have weight one
     start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
     if together is None:
         together = Together.of_residuals(start.e * root, float(weights.sum()))
@@ -180,16 +178,14 @@ def select(
     kept, Y = {} if kept is None else kept, X if subjects is not None else X * root
     for block in always + offered:  # off D, in units of mean row variance 1
         block, values = kept.get(block.name) or (block, free * block(at))
-        # an index depends on the features, and so is made anew
-        if not block.name.startswith("index"):
+        if not block.name.startswith("index"):  # which depends on the features
             kept[block.name] = block, values
         rest = values - D @ (inverse @ (WD.T @ values))
         left = right = rest * root
         if subjects is not None:
             left, right = rest, rows.weighed(rest, W)
         size2 = float(np.einsum("nr,nr->", left, right) / weights.sum())
-        # blocks that D explains have nothing to add
-        if size2 > 1e-12 * float((values**2).sum(1).mean()):
+        if size2 > 1e-12 * float((values**2).sum(1).mean()):  # D explains less
             scaled.append(replace(block, unit=1 / np.sqrt(size2)))
             left = left / np.sqrt(size2)
             parts.append((left, left if subjects is None else right / np.sqrt(size2)))

@@ -112,8 +112,7 @@ class Stacked:
     counts: Array  # (n_rows, 1 or n_features): rows that each stands for; 0 if missing
     noise: NoiseModel  # what the variance depends on
     subjects: Subjects | None = None
-    # (1 or n_features,): variance between over within subjects
-    rho: Array = field(default_factory=lambda: np.zeros(1))
+    rho: Array = field(default_factory=lambda: np.zeros(1))  # (1 or n_features,): see `subjects`
     kept: dict[str, Any] = field(default_factory=dict)  # cache of what all features share
 
     def of(self, features: Any) -> "Stacked":
@@ -422,8 +421,7 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
         H[:, diagonal, diagonal] += n / s**2
         step = np.linalg.solve(H, gradient[:, :, None])[:, :, 0]
         size = np.sqrt(np.maximum((gradient * step).sum(1), 0.0))
-        # damped Newton steps for a self-concordant function; full ones near the minimum only
-        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)
+        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)  # self-concordant
         share = np.minimum(share, 0.9 / np.maximum((step / s).max(axis=1), 1e-12))
         s = s - share[:, None] * step
         if size.max() < 1e-9:
@@ -483,7 +481,6 @@ def solve(
     red = reduce(at, precision)
     s, Q = scales(red.Q, red, at, fixed, near), red.Q
     sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)
-    # residuals: sum of s_b x_b, less D theta with theta = sum of s_b T_b
     e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
     for b, rows in enumerate(at.rows):
         e[rows] += s[:, b] * at.X[rows]

@@ -28,8 +28,7 @@ MOST_PASSES = 12  # over all rows, until weights, scales and offsets are still
 WEIGHTED_VALUES = 1 << 23  # products of columns of the features that are fitted in the same passes
 _ROWS = 1 << 13  # rows of a piece, so that its arrays stay in cache
 
-# factory of an empty sum -> that sum after all rows were added
-Again = Callable[[Callable[[], Any]], Any]
+Again = Callable[[Callable[[], Any]], Any]  # something empty -> what it is after all rows
 Units = tuple[Array, Array]  # means and spreads of features, (n_batches, n_features) each
 
 
@@ -50,8 +49,7 @@ class Columns:
         n_batches: int = 2,
         reference: int = 1,
     ) -> None:
-        # place: the group of each cell of the sums
-        self.design, self.standards, self.place = design, standards, place
+        self.design, self.standards, self.place = design, standards, place  # the group of each cell
         self.n_levels, self.n_batches, self.reference = at.n_categories, n_batches, reference
         self.others = np.delete(np.arange(n_batches), reference)
         self.n_groups = n_batches * at.n_categories
@@ -60,8 +58,7 @@ class Columns:
         self.constant = np.zeros((self.n_levels, U.shape[1]))
         self.constant[seen] = U[first]
         self.varies = np.flatnonzero((self.constant[at.category] != U).any(axis=0))
-        # near the columns' means by group, so that products do not cancel
-        self.origin = np.zeros((self.n_groups, len(self.varies)))
+        self.origin = np.zeros((self.n_groups, len(self.varies)))  # rough means of columns
         for k in seen:
             self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
         self.model, self.functions = noise, _noise_functions(noise, at, design.index)
@@ -231,9 +228,7 @@ class WeightedSums(_InPieces):
         w = (np.ones(len(X)) if weights is None else weights[used])[:, None] * known
         curve = np.clip(N @ state.gamma, -6, 6)
         e = X * state.s[batch] - columns.whole(Phi, level, batch) @ state.theta
-        # squared residuals in variances: without the effects of levels, which are renewed from
-        # them, and with these
-        left = e**2 * np.exp(-curve) / state.sigma2
+        left = e**2 * np.exp(-curve) / state.sigma2  # effects of levels are renewed from these
         square = left * np.exp(-state.level[level])
         nu = np.where(np.isinf(state.nu), 1e8, state.nu)
         t = (nu + 1) / (nu + square)
@@ -249,7 +244,6 @@ class WeightedSums(_InPieces):
             sums["rows"][g] += w[mine].sum(axis=0)
             sums["left"][level[start]] += (w[mine] * t[mine] * left[mine]).sum(axis=0)
         square *= t
-        # outliers are cut, so that they do not decide on variances
         sums["middle"] += (w * np.minimum(square, 20)).sum(axis=0)
         sums["score"] += 0.5 * N.T @ (w * np.clip(square / state.middle - 1, -1, 15))
         sums["information"] += 0.5 * (N * w.mean(axis=1, keepdims=True)).T @ N

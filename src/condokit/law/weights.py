@@ -10,18 +10,16 @@ from condokit.law.noise import noise_part, renew_noise, weighted
 from condokit.law.stacked import FLOOR, Found, Stacked, solve
 from condokit.law.subjects import Subjects
 
-# degrees of freedom of t that are tried; infinity is the normal
+# infinity is the normal
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
 NU_BINS = 128  # bins of the logarithm of squared residuals, in which likelihoods of t are computed
-# the lowest edge, and the width; in standard units of the residuals
-_LOG_LOW, _LOG_WIDTH = -14.0, 24.0 / NU_BINS
+_LOG_LOW, _LOG_WIDTH = -14.0, 24.0 / NU_BINS  # of bins of log squares
 NU_STEPS = (1, 3, 6, 10, 15, 22)  # iterations in which degrees of freedom are renewed
 TAIL_PRIOR = 1.0  # times log(1 + 10 / nu) is taken off the likelihood
 MOST_STEPS = 30  # iterations, at most
 STILL = 0.02  # standard errors by which a scale may still move at the end
 EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
-# rows at which the sandwich has half of the weight: with fewer it is noisy and too small
-SANDWICH_ROWS = 40.0
+SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `blend`
 NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
 
 
@@ -52,8 +50,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
     nu_is_stable = not tails.any()
     if not nu_is_stable:
-        # outliers inflate sigma2 and so get too much weight: start from the median
-        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2
+        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2  # sigma2 is inflated by outliers
         start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
         found = replace(found, sigma2=start)
     for step in range(MOST_STEPS):
@@ -77,8 +74,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
             precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
         found = solve(at, fixed, precision, before)
         n = found.n_eff
-        # information on log-scales of normal rows, so that moves are in standard errors
-        H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
+        H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)  # information on log-scales
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
         if (step > 3 or not tails.any()) and nu_is_stable and moved.max() < STILL:
             break
@@ -112,7 +108,6 @@ def log_counts(square: Array, counts: Array) -> Array:
 
     The counts of blocks of rows can be added.
     """
-    # values beyond the bins count in the first and the last one
     n, d = square.shape
     place = ((np.log(np.maximum(square, 1e-30)) - _LOG_LOW) / _LOG_WIDTH).astype(np.int64)
     place = np.clip(place, 0, NU_BINS - 1) + NU_BINS * np.arange(d)
@@ -152,8 +147,16 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     h. With equal variances and normal residuals the multiple of t is :math:`2 n_b / dof`.
 
     The sandwich, squared scores over the squared curvature H, is blended with the model's variance
-    (`blend`). Rows of one subject are made independent first, and their scores are summed before
-    they are squared.
+    (`blend`). H contains the derivative of psi, not its weights: with the curvature of the
+    reweighted least squares, squared z values would double for t with 3 degrees of freedom.
+
+    The model's information on the log-scale of normal rows is the second derivative of the profile
+    likelihood, :math:`(s_b^2 Q_{bb} / s^2 - n_b) + 2 n_b (1 - n_b / dof)`. For t the first part, of
+    the mean, is multiplied by :math:`\kappa = (\nu + 1) / (\nu + 3)`, the second, of the variance,
+    by :math:`\nu / (\nu + 3)`.
+
+    Rows of one subject are made independent first, and their scores are summed before they are
+    squared.
     """
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
@@ -168,9 +171,6 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     a *= found.s[:, b] / root
     psi = r if w is None else w * r
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
-    # Information on log m. Normal residuals: the second derivative of the profile likelihood, quad
-    # + n_b - 2 n_b^2 / dof, which is (quad - n_b) + 2 left. Student's t: the first part, of the
-    # mean, is multiplied by kappa, the second, of the variance, by nu / (nu + 3).
     kappa = (nu + 1) / (nu + 3)
     left = n_b * np.maximum(1 - n_b / dof, 0.02)
     quad = found.s[:, b] ** 2 * red.Q[:, b, b] / found.sigma2
@@ -178,9 +178,7 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     bread, H = np.ones(1), quad + n_b
     freed, drop, curve = 2 * n_b / dof, 2 * n_b**2 / dof, 2 * r
     if w is not None:
-        # The derivative of psi by r. Without it, the curvature would be that of the reweighted
-        # least squares, and squared z values would double for t with 3 degrees of freedom.
-        slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2
+        slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2  # of psi
         curve = slope * r + psi
         bread = weighted(counts, slope) / np.maximum(weighted(counts, w), 1e-300)
         bread, H = np.clip(bread, 0.3, 1.0), weighted(counts, slope * a**2) + n_b

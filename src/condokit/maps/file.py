@@ -8,8 +8,7 @@ from condokit.io import documents
 from condokit.io.documents import Place
 from condokit.io.schema import MAPS as SCHEMA
 
-# from the kind of a map to the class that reads it; classes register themselves
-CLASSES: dict[str, Any] = {}
+CLASSES: dict[str, Any] = {}  # from a kind to the class that reads it; classes register themselves
 MAPS = documents.Format("condokit-map", 2, "map", MapFileError, SCHEMA)
 
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from condokit.checks import Array
 
-# terms of a sum; longer ones are nested, since databases limit an expression's depth
-_MOST_TERMS = 30
+_MOST_TERMS = 30  # of a sum that is not split, since databases limit the depth of nesting
 
 
 def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[Any]:

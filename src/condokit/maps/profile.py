@@ -31,8 +31,7 @@ _LEVEL = 0.006  # rate of false alarms of each of six tests, except
 _LEVELS = {"mean": 0.02}  # that of the mean, the most important one; all together 5%
 _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
-# Differences must also have a size that matters, or thousands of rows would raise alarms about
-# nothing.
+# differences must also be large, or thousands of rows would raise alarms about nothing
 _DRIFT = 0.5  # change of a mean, in standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _ROUNDED = 1.1  # factor by which rounding in files may change a variance
@@ -431,7 +430,12 @@ class Monitor:
 
     @_overflowing
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
-        """Return a table of all features, and findings about those that differ."""
+        """Return a table of all features, and findings about those that differ.
+
+        Levels of tests are divided by the number of features, not of independent ones: that is made
+        for sums of squares, and the largest of 100 features that correlate by .5 exceeds the 5%
+        limit of 4 independent ones in 35% of cases.
+        """
         profile, known = self.profile, self.known
         assert profile is not None
         count = np.maximum(known, 1)
@@ -442,9 +446,6 @@ class Monitor:
         variance *= count / np.maximum(count - 1, 1)
         spread, missing = np.sqrt(variance), 1 - known / max(self.n_seen, 1)
         p = self._chances(mean, variance, kurtosis)
-        # The number of features, not of independent ones: that is made for sums of squares, and the
-        # largest of 100 features that correlate by .5 exceeds the 5% limit of 4 independent ones in
-        # 35% of cases.
         d = max(int(np.isfinite(profile.mean).sum()), 1) * self.n_batches
         sure = {name: chance < _LEVELS.get(name, _LEVEL) / d for name, chance in p.items()}
         varies = (profile.sd > 0) & (known > 0)

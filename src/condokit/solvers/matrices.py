@@ -20,9 +20,8 @@ from condokit.summaries.gaussians import GaussianPair, Gaussians
 
 _MODES = 5  # maps that are suggested to other divergences as starts, at most
 _MODE_SEARCHES = 20  # starts from which these are searched, at most
-# The fees are round numbers between what was seen with good maps and with bad ones.
-_FLIP_FEE = 5.0  # nats that the data must give for a reflection
-_FLIP_FEE_PER_ROW = 0.01  # nats per row and feature, if that is more
+_FLIP_FEE = 5.0  # nats demanded of a reflection: round numbers between good and bad maps,
+_FLIP_FEE_PER_ROW = 0.01  # and nats per row and feature, if that is more
 _RIVAL, _APART = 2.0, 0.5  # nats by which a rotation, 60 degrees or more from the best, is as good
 _RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
 _RIDGE = 0.03  # the same where rows are too few to choose

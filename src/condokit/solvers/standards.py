@@ -38,8 +38,7 @@ _SHIFT_WEIGHTS = np.array([0.05, 0.1, 0.15, 0.3, 0.4])
 _SCALES = np.array([0.0, 0.03, 0.1, 0.25, 1.0, 30.0])
 _SCALE_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
 _KAPPAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4)
-# prior probability that features do not mix, between like and unlike devices
-_UNMIXED = (0.65, 0.5)
+_UNMIXED = (0.65, 0.5)  # probability that features do not mix, between like and unlike devices
 _FREE = np.array([10.0, 10.0, 10.0, 10.0, 10.0, 1e4])  # q of a slope of which nothing is known
 _TYPICAL = 0.05  # a guess of a device's noise before three pairs, in variances of the reference
 _GUESSED = 0.01  # pairs for which that guess counts: nu
@@ -199,8 +198,7 @@ class _Residuals:
         self.left = around / ones_for_zeros(np.sqrt((around**2).sum(axis=0)))
         square = (around**2).sum(axis=0)
         mean = square.mean() / (pairs.n - 1) if pairs.n > 2 else _TYPICAL
-        # as if there were one more pair, with the mean of all features
-        self.noise = (square + mean) / pairs.n
+        self.noise = (square + mean) / pairs.n  # one more pair has the mean of all features
 
     def n_independent(self) -> float:
         """Return the effective number of independent features, by correlations of residuals."""

@@ -58,8 +58,7 @@ def factor_gaussians(
         variance = (rows**2).sum(axis=0)
         q = max(1, min(_MOST_FACTORS, min(rows.shape) - 1, int(n) // 4))
         _, size, axes = randomized_svd(rows, q, random_state=0)
-        # factors are the leading principal axes, with the variance that exceeds the average of the
-        # others
+        # factors are the leading axes, with the variance that exceeds the average of the others
         rest = (variance.sum() - (size**2).sum()) / max(min(rows.shape) - q, 1)
         factors = axes.T * np.sqrt(np.maximum(size**2 - rest, 0.0))
         noise = np.maximum(variance - (factors**2).sum(axis=1), _NOISE_FLOOR * variance)

@@ -16,19 +16,15 @@ from condokit.data.study import Study
 from condokit.data.subsets import folds, subsample
 from condokit.summaries.moments import is_flat, refuse_continuous
 
-# shares of the pooled covariance that are tried
-_POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-# shares of the diagonal that are tried
-_DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+_POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares that are tried
+_DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # likewise
 _MANY_FEATURES = 200  # above this, fewer shares are tried
 _MOST_STRATA = 50  # strata by which shares are chosen, at most
 _FOLDS = 5
 _MOST_POINTS = 60  # support points of continuous confounders, at most
 _MOST_NUMBERS = 50_000_000  # in all covariances of a domain, at most
-# share of a variance that other features leave, below which a covariance is singular
-_SINGULAR = 1e-10
-# rows, or numbers, of residuals from which skewness is computed
-_FEW_SCORES, _MOST_SCORES = 2000, 1_000_000
+_SINGULAR = 1e-10  # share of a variance that other features leave, at least
+_FEW_SCORES, _MOST_SCORES = 2000, 1_000_000  # rows, or numbers, of residuals for their skewness
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,7 @@ class GaussianPair:
     query: Gaussians
     reference: Gaussians
     weights: Array  # (n_values,): prior weights, which sum to one
-    # residuals of rows of query and reference, for skewness
-    scores: tuple[Array, Array] | None = None
+    scores: tuple[Array, Array] | None = None  # residuals of (query, reference)
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
     # matrix and offset from which to search, if they are nearly known

@@ -254,8 +254,7 @@ def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array,
     weight = np.maximum(precision.sum(1, keepdims=True), 1e-300)
     factor = trust * (precision * away).sum(1, keepdims=True) / weight
     away = np.where(known, away - factor, 0.0)
-    # spread beyond the noise; weights are inverse variances of squared deviations, for a spread of
-    # .1
+    # spread beyond the noise; weights are inverse variances of squares, at a spread of .1
     gain = np.where(known, 1 / (0.1 + noise) ** 2, 0.0)
     n_known = np.maximum(known.sum(0), 2)
     inflate = n_known / (n_known - 1.0)
