@@ -301,6 +301,7 @@ def calibrated(e: Array, covariates: Covariates, is_query: Array) -> Array:
     signed = np.where(is_query, margin, -margin)
 
     def loss(factor: float) -> float:
+        """Return minus the weighted log-likelihood if log-odds are multiplied by a factor."""
         return float(weights @ np.logaddexp(0.0, -factor * signed))
 
     found = minimize_scalar(loss, bounds=(0.0, _STEEPEST), method="bounded")

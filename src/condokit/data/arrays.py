@@ -25,6 +25,7 @@ def computing(what: str) -> Iterator[None]:
 
 
 def _not_converged() -> type[Exception]:
+    """Return the error of a sparse decomposition that did not converge."""
     from scipy.sparse.linalg import ArpackError  # slow to import
 
     return ArpackError

@@ -143,6 +143,7 @@ def worded() -> Iterator[None]:
 
 
 def _unreadable(error: Exception) -> ValueError:
+    """Return an error with the first line of an engine's message."""
     line = next(iter(str(error).splitlines()), "").rstrip(".")[:300] or type(error).__name__
     return refusal("{@'X'} could not be read to its end: {why}.", why=line)
 
@@ -156,6 +157,7 @@ def _some_columns(native: Any, names: list[str]) -> Any:
 
 
 def _polars(frame: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a lazy frame of polars, in order."""
     if not hasattr(frame, "collect_batches"):
         raise refusal("polars is too old to read a LazyFrame in blocks: {@collect it}, or update.")
     return iter(frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"))
@@ -170,16 +172,19 @@ def _slices(frame: Any, rows: int) -> Iterator[Any]:
 
 
 def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return record batches of Arrow as tables."""
     return (arrow().Table.from_batches([batch]) for batch in batches)
 
 
 def _duckdb(relation: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a relation of DuckDB."""
     anew = relation.project("*")  # older versions read a relation once
     read = getattr(anew, "to_arrow_reader", None) or anew.fetch_arrow_reader
     return _arrow_tables(read(rows))
 
 
 def _ibis(table: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a table of Ibis."""
     batches = iter(table.to_pyarrow_batches(chunk_size=rows))
     try:
         first = list(islice(batches, 1))
@@ -192,10 +197,12 @@ def _ibis(table: Any, rows: int) -> Iterator[Any]:
 
 
 def _dask(frame: Any, rows: int) -> Iterator[Any]:
+    """Return the partitions of a Dask frame, computed one after another."""
     return (part.compute() for part in frame.to_delayed())
 
 
 def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
+    """Return the batches of an Arrow dataset."""
     dataset, names = given
     return _arrow_tables(dataset.to_batches(columns=names, batch_size=rows))
 
@@ -239,6 +246,7 @@ class _Once:
         return waiting[-1].select(self.names)
 
     def _waiting(self) -> list[Any]:
+        """Return the batches that were read ahead; refuse a second reading."""
         if self.waiting is None:
             text = "A RecordBatchReader is read once, but its rows are needed again. Pass a "
             raise refusal(text + "pyarrow.dataset of the files, or a table.")
@@ -251,6 +259,7 @@ class _Once:
 
 
 def _reader(once: _Once, rows: int) -> Iterator[Any]:
+    """Return the tables of a reader, which can be read once."""
     return iter(once)
 
 
@@ -259,6 +268,7 @@ ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask, "
 
 
 def _dask_array(X: Any) -> Blocks:
+    """Return a Dask array as blocks of rows."""
     if X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got {X.ndim}D array instead (shape {X.shape}) for X. Reshape your "
@@ -271,14 +281,17 @@ def _dask_array(X: Any) -> Blocks:
 
 
 def _array_blocks(X: Any, rows: int) -> Iterator[Any]:
+    """Return the blocks of rows of a Dask array, computed one after another."""
     return (block.compute() for block in _row_blocks(X))
 
 
 def _row_blocks(X: Any) -> Iterator[Any]:
+    """Return the blocks of rows of a Dask array, not computed."""
     return (X.blocks[k] for k in range(X.numblocks[0]))
 
 
 def _read_fragment(part: Any, names: list[str]) -> Any:
+    """Return a file of an Arrow dataset as a table."""
     return part.to_table(columns=names)
 
 
@@ -319,6 +332,7 @@ def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
     waiting: deque[Future[S]] = deque()
 
     def take() -> S:
+        """Wait for the oldest block's result and merge it."""
         found = waiting.popleft().result()
         return found if result is None else reduction.merge(result, found)
 
@@ -357,6 +371,7 @@ def _by_spark(frame: Any, reduction: Reduction[S]) -> S | None:
     """
 
     def reduced(batches: Iterator[Any]) -> Iterator[Any]:
+        """Reduce a partition's batches; yield the pickled result and the partition's place."""
         from pyspark import TaskContext, cloudpickle
 
         pa, result = arrow(), None
@@ -382,6 +397,7 @@ def _by_spark(frame: Any, reduction: Reduction[S]) -> S | None:
 
 
 def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:
+    """Return all parts merged in order."""
     result = deepcopy(parts[0])  # a worker may need it again, if another is lost
     for part in parts[1:]:
         result = merge(result, part)

@@ -93,6 +93,7 @@ def standard_units(z: Array) -> Callable[[Array], Array]:
         return np.zeros_like
 
     def standardised(values: Array) -> Array:
+        """Return values with mean 0 and variance 1, without overflow."""
         return (values / largest - middle) / spread
 
     if np.mean(standardised(z) ** 4) <= _HEAVY_TAILS:
@@ -100,6 +101,7 @@ def standard_units(z: Array) -> Callable[[Array], Array]:
     ordered, n = np.sort(standardised(z)), 2 * len(z)
 
     def scores(values: Array) -> Array:
+        """Return normal scores of values by their rank among z."""
         x = standardised(values)
         rank = np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right")
         return ndtri(np.clip(rank, 1, n - 1) / n)  # ties share their mean rank

@@ -108,6 +108,7 @@ def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _names(value: Any) -> bool:
+    """Tell whether a role is given as names or positions of columns, or not at all."""
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value)
     return value is None or isinstance(value, str) or is_list
 

@@ -45,6 +45,7 @@ class Spots:
         self._add(other.part[here], group[here], other.count[here], other.mean[here])
 
     def _add(self, part: Array, group: Array, count: Array, mean: Array) -> None:
+        """Add boxes of groups: equal boxes are merged, with their counts and mean positions."""
         every = np.column_stack([np.append(self.group, group), np.vstack([self.part, part])])
         kept, turn = np.unique(every, axis=0, return_inverse=True)
         counts: Array = np.append(self.count, count)

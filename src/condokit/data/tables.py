@@ -135,6 +135,7 @@ class Table:
         return self._with([self.positions[j] for j in places])
 
     def _with(self, positions: Sequence[int]) -> "Table":
+        """Return the table with the columns at these positions selected."""
         table = copy(self)
         table.positions = positions
         return table
@@ -443,6 +444,7 @@ class _StoredRows:
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
+    """Return a data frame as narwhals sees it, None for others; refuse lazy frames and series."""
     refuse_duplicates(X, name, " Rename them.")
     frame = as_narwhals(X, eager_only=False)
     if isinstance(frame, nw.LazyFrame):
@@ -456,6 +458,7 @@ def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
 
 
 def _as_array(X: Any, name: str) -> Array:
+    """Return a two-dimensional array of numbers; refuse everything else with advice."""
     if hasattr(X, "tocsr") or hasattr(X, "todense"):
         raise TypeError(
             f"Sparse data was passed for {name}, but dense data is required. "
@@ -489,6 +492,7 @@ def _as_array(X: Any, name: str) -> Array:
 
 
 def _string_names(columns: list[Any], name: str) -> list[str] | None:
+    """Return names of columns if these are text, None if they are numbers 0, 1, ..."""
     kinds = {isinstance(column, str) for column in columns}
     if kinds == {True, False}:
         raise TypeError(

@@ -214,6 +214,7 @@ def minimum(
     quadratic = gram + np.diag(penalty)
 
     def value_of(b: Array) -> float:
+        """Return the value at b, infinite where a slope is not positive."""
         steep = slopes @ b
         if steep.min() <= 0:
             return np.inf

@@ -121,12 +121,14 @@ class Kernel:
 
     @cached_property
     def _turn(self) -> Array:
+        """The matrix that turns kernel values at landmarks into orthogonal columns."""
         value, vector = np.linalg.eigh(self._compare(self.marks))
         value, vector = value[::-1][: self.rank], vector[:, ::-1][:, : self.rank]
         good = value > 1e-8 * value[0]
         return np.asarray(vector[:, good] / np.sqrt(value[good]))
 
     def _compare(self, Z: Array) -> Array:
+        """Return the kernel between rows and landmarks; its width grows with the columns."""
         metric: Any = "sqeuclidean" if self.shape == "rbf" else "cityblock"
         away = cdist(Z, self.marks, metric)
         away *= -1 / ((1.44 if self.shape == "rbf" else 1.5) * Z.shape[1])
@@ -190,10 +192,12 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
 
 
 def _columns(own: slice) -> Function:
+    """Return a function that selects columns of Z, which are functions of a basis."""
     return lambda rows: rows.Z[:, own]
 
 
 def _crossed(own: slice) -> Function:
+    """Return a function that crosses columns of Z with indicators of levels."""
     return lambda rows: cross(level_columns(rows), rows.Z[:, own])
 
 

@@ -554,6 +554,7 @@ class Law:
         )
 
     def _choose_mean(self) -> None:
+        """Choose the columns of the mean on a sample of rows, then the ratio of subjects."""
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts

@@ -53,6 +53,7 @@ class NoiseModel:
 
     @cached_property
     def _cells(self) -> Any:
+        """The sparse matrix that sums rows by level."""
         return sums_of(self.category, self.n_categories)
 
 

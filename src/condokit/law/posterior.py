@@ -55,7 +55,8 @@ from condokit.solvers.solution import Solution, joint_number
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _PURE = 0.125  # and if so, that it has another scale and no shift
 _SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])  # in residual sd
-_SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])  # their prior probabilities,
+# prior probabilities of these sizes
+_SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])
 _LOG_SHIFTS = np.log(_SHIFT_WEIGHTS)
 _SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside each size
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])  # sizes of log-scales
@@ -583,6 +584,7 @@ class _ScaleProfile:
         n = np.minimum(n, 0.98 * dof)
 
         def log(u: Array, G: Array, n: Array, dof: Array) -> Array:
+            """Return the profile log-likelihood of log-scales u."""
             m = np.exp(np.clip(u, -300, 300))
             return n * u - 0.5 * dof * np.log(np.maximum(G[0] + 2 * m * G[1] + m**2 * G[2], 1e-300))
 

@@ -151,7 +151,8 @@ class PlainProducts(_InPieces):
         self.columns = columns
         self.products = GroupedProducts(columns.n_groups, len(columns.varies), n_features)
 
-    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:
+        """Add a piece of rows."""
         used, group, _, Phi = self.columns.of(Z, cell)
         w = None if weights is None else weights[used]
         self.products.update(X[used], Phi, group, w)
@@ -219,7 +220,8 @@ class WeightedSums(_InPieces):
         }
         self.tables = {name: np.zeros(shape) for name, shape in shapes.items()}
 
-    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:
+        """Add a piece of rows, with weights from the present estimates."""
         state, columns, sums = self.state, self.columns, self.tables
         used, group, at, Phi = columns.of(Z, cell)
         batch, level, N = group // columns.n_levels, at.category, columns.noise(at)

@@ -117,10 +117,12 @@ class Subjects:
 
     @cached_property
     def _to_pairs(self) -> Any:
+        """The sparse matrix that sums `rows` by pair."""
         return sums_of(self._pair[2], len(self.of_pair))
 
     @cached_property
     def _to_subjects(self) -> Any:
+        """The sparse matrix that sums pairs by subject."""
         return sums_of(self.of_pair, len(self.free))
 
     def pair_sums(self, part: Array) -> Array:

@@ -462,6 +462,7 @@ class Map(ABC):
                 )
 
     def _map_into(self, result: Array, X: Array) -> None:
+        """Map rows into an array, with links and the precision of the array."""
         if self.links is None and result.dtype == np.float64:
             self.without_links(X, result)
         else:

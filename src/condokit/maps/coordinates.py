@@ -74,6 +74,7 @@ class Rotations(Coordinates):
         self.start = np.concatenate([np.zeros(len(self.upper[0])), b, log_scale])
 
     def _parts(self, theta: Array) -> tuple[Array, Array, float]:
+        """Return Q, M and the scale at theta."""
         eye = np.eye(len(self.centre))
         S = np.zeros(eye.shape)
         S[self.upper] = theta[: len(self.upper[0])]

@@ -37,6 +37,7 @@ def read(place: Place, wanted: Any, of_batches: Callable[[], Any] | None = None)
     """
 
     def make(_: Any, content: dict[str, Any]) -> Any:
+        """Return the kind of a file's map, the map, and whether it is what is wanted."""
         kind = content["kind"]
         if kind == "batches" and of_batches is not None:
             return kind, of_batches().from_dict(content), True

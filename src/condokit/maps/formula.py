@@ -40,6 +40,7 @@ def _terms(affine: Any, x: list[Any], language: Any) -> list[list[Any]]:
     """Return the terms of every output, without its offset."""
 
     def products(weights: Any, columns: list[Any]) -> list[Any]:
+        """Return the products of columns and their weights, without those of weight zero."""
         some = [(float(w), column) for w, column in zip(weights, columns) if w != 0]
         return [language.product(*one) for one in some] or language.nothing(columns[0])
 

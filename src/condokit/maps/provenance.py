@@ -31,6 +31,7 @@ class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse any change."""
         raise TypeError("The dict is immutable; make a new one, {**facts, 'key': value}.")
 
     __setitem__ = __delitem__ = __ior__ = _refuse

@@ -130,13 +130,15 @@ class DiagonalErrors(LineErrors):
     def scale(self) -> Array:  # noqa: D102
         return self.of_scale
 
-    def std(self, X: Array) -> Array:  # noqa: D102
+    def std(self, X: Array) -> Array:
+        """Return the root of se(r)^2 + se(m)^2 (x - c)^2 + 2 cov (x - c), (n_rows, n_features)."""
         away = X - self.centre
         both = np.hypot(self.of_image, away * self.of_scale)
         unit = ones_for_zeros(both)  # so that squares of large values do not overflow
         return both * np.sqrt(np.maximum(1 + 2 * (away / unit) * (self.covariance / unit), 0.0))
 
-    def at(self, centre: Array) -> "DiagonalErrors":  # noqa: D102
+    def at(self, centre: Array) -> "DiagonalErrors":
+        """Return the same errors, parametrised around another centre."""
         image = self.std(centre[None])[0]
         covariance = self.covariance + (centre - self.centre) * self.of_scale**2
         return replace(self, of_image=image, centre=centre, covariance=covariance)
@@ -155,7 +157,8 @@ class DiagonalErrors(LineErrors):
         scale, both = here.of_scale * np.abs(map.scale), here.covariance * map.scale
         return replace(here, of_scale=scale, covariance=both, centre=centre)
 
-    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:  # noqa: D102
+    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:
+        """Return the errors of a sum; variances and covariances add up around one centre."""
         if not isinstance(other, DiagonalErrors):
             return self.draws().plus(other, times)
         other, root = other.at(self.centre), np.sqrt(times)
@@ -247,7 +250,8 @@ class DrawnErrors(LineErrors):
         images = self.images + self.scales @ (centre - self.centre)
         return replace(self, images=images, centre=centre)
 
-    def passed(self, map: Any) -> "DrawnErrors":  # noqa: D102
+    def passed(self, map: Any) -> "DrawnErrors":
+        """Return the errors after another affine map, which is applied to every draw."""
         if map.kind == "diagonal":
             return replace(
                 self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
@@ -264,7 +268,8 @@ class DrawnErrors(LineErrors):
         here = self.at(map.without_links(centre[None])[0])
         return replace(here, scales=here.scales @ map.A, centre=centre)
 
-    def plus(self, other: Any, times: float = 1.0) -> "DrawnErrors":  # noqa: D102
+    def plus(self, other: Any, times: float = 1.0) -> "DrawnErrors":
+        """Return the errors of a sum: the draws of both."""
         other = other.draws() if isinstance(other, DiagonalErrors) else other
         other = other.at(self.centre)
         scales = np.concatenate([self.scales, np.sqrt(times) * other.scales])
@@ -322,6 +327,7 @@ def chained(first: Any, second: Any, both: Any) -> StandardErrors | None:
         return found
 
     def std(X: Array) -> Array:
+        """Return errors of both maps, the first's passed through the second by differences."""
         error, Y = one.std(X), first.without_links(X)
         above, below = (second.without_links(Y + sign * error) for sign in (1, -1))
         return np.hypot((above - below) / 2, two.std(Y))

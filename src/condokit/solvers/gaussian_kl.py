@@ -62,6 +62,7 @@ class KLObjective:
         return value, -inverse.T @ d_B @ inverse.T + np.outer(pull, inverse @ c), -pull
 
     def _reverse(self, B: Array, c: Array, log_det: float, inverse: Array) -> Evaluation:
+        """Return value and gradients of reverse KL, given log|det B| and the inverse of B."""
         residual = self.mean @ B.T + c - self.goal
         PBC, pull = self._pulled(B, residual)
         value = 0.5 * float((PBC * B).sum() + (pull * residual).sum()) - log_det
@@ -138,6 +139,7 @@ class KLObjective:
         return descend(keeping_orientation(self, B), AllMatrices(B, self.offset(B)), max_iter)
 
     def _finished(self, B: Array, n_iter: int) -> Solution:
+        """Return the solution with the best offset for B."""
         c = self.offset(B)
         value, d_B, _ = self(B, c)
         norm = float(np.abs(d_B).max())
@@ -149,6 +151,7 @@ class KLObjective:
         sign = np.linalg.slogdet(B)[0]
 
         def function(v: Array) -> tuple[float, Array]:
+            """Return value and gradient at v = vec(B)."""
             det_sign, log_det = np.linalg.slogdet(v.reshape(B.shape))
             if det_sign != sign:
                 return np.inf, v

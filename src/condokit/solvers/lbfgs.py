@@ -69,6 +69,7 @@ def lbfgs(
     best: dict[str, Any] | None = None
 
     def finite(v: Array) -> tuple[float, Array]:
+        """Return value and gradient, a large number if infinite; remember the best point."""
         nonlocal worst, best, n_evaluations
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # of a step too far
             value, gradient = function(v)
@@ -112,6 +113,7 @@ def in_coordinates(
     """Return an objective of maps as a function of coordinates, with its gradient."""
 
     def function(theta: Array) -> tuple[float, Array]:
+        """Return value and gradient at theta."""
         value, d_A, d_b = objective(*near.unpack(theta))
         return value, near.pull_back(theta, d_A, d_b)
 

@@ -132,10 +132,12 @@ class LowRankKL:
         one, none = np.ones(len(self.strata[0][1])), np.zeros(len(self.strata[0][1]))
 
         def product(M: Array) -> Array:
+            """Return minus the gradient matrix G times M."""
             M = M.reshape(len(one), -1)
             return -self.value_and_grad(one, 0 * M, M, none)[1][1]
 
         def back(M: Array) -> Array:
+            """Return minus the transposed gradient matrix G' times M."""
             M = M.reshape(len(one), -1)
             return -self.value_and_grad(one, M, 0 * M, none)[1][2]
 

@@ -50,6 +50,7 @@ def minimise(
         return best_of(units, solve, begin, is_rigid=family.is_rigid)
 
     def descent(max_iter: int) -> Solver:
+        """Return a solver by L-BFGS that keeps the orientation of its start."""
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
 
     begin = starts(units, pair, n_starts if few else min(n_starts, 3), kept)
@@ -85,10 +86,12 @@ def best_of(
     fee = max(_FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
 
     def cost(solution: Solution) -> float:
+        """Return the objective and the fees, in nats per query row."""
         turns = solution.turn - solution.is_reflection if is_rigid else 0.0
         return solution.objective + fee * solution.is_reflection + _FLIP_FEE / n_rows * turns
 
     def solved(solve: Solver, start: Solution) -> Solution:
+        """Return the solution from a start, in the user's units."""
         return decoded(units, solve(*units.encode(start.scale, start.offset)))
 
     found: dict[str, Solution] = {}

@@ -250,4 +250,5 @@ class _Residuals:
 
 
 def _couples(one: Array, own: Array, rest: Array) -> list[tuple[Array, Array]]:
+    """Return all pairs of three arrays, in the order of `products`."""
     return [(one, one), (one, own), (own, own), (one, rest), (own, rest), (rest, rest)]

@@ -52,6 +52,7 @@ class Units:
         return other
 
     def _hold(self, pair: GaussianPair) -> None:
+        """Store a pair of Gaussians, converted to these units."""
         self.query, self.reference = (
             Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
             for side, rows, turn in (

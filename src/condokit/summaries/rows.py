@@ -197,6 +197,7 @@ class Rows:
         row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
 
         def read(part: Array) -> Single | None:
+            """Return the values of a part of the features, None if some are unknown."""
             if not {*part.tolist()} <= known.keys():
                 return None
             cell, ends, counts = side_by_side([known[j].placed(row) for j in part.tolist()])

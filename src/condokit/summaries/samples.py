@@ -79,6 +79,7 @@ class Samples:
         return self._of_subjects(numbers[chosen])
 
     def _of_subjects(self, chosen: Array) -> "Samples":
+        """Return the rows of the chosen subjects."""
         return self._take([[np.isin(who, chosen) for who in side] for side in self._who()])
 
     def resampled(self, rng: np.random.Generator) -> "Samples":
@@ -145,6 +146,7 @@ def _in_strata(domains: Study, comparison: Comparison, max_rows: int) -> Samples
             )
 
     def side(query: bool) -> Sides:
+        """Return the rows of a domain by stratum, and their subjects."""
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
@@ -162,6 +164,7 @@ def _along_curves(domains: Study, comparison: Comparison, conditional: Condition
     at, weights, _ = few_points(comparison)
 
     def side(query: bool) -> Sides:
+        """Return drawn rows of a domain at every point, and their subjects."""
         mine = comparison.is_query == query
         X, own = domains.side(query, used), comparison.covariates.take(mine)
         residual, _, there = residuals(conditional, X, own, at)
@@ -186,6 +189,7 @@ def _imputed(domains: Study, comparison: Comparison, conditional: Any) -> Sample
     n_draws = conditional.n_draws
 
     def side(query: bool) -> Sides:
+        """Return imputed rows of a domain at every point; draws are subjects."""
         own = comparison.covariates.take(comparison.is_query == query)
         drawn = conditional.sample_at(domains.side(query, comparison.used), own, at, n_draws, rng)
         return list(drawn), [np.arange(n_draws) + (0 if query else n_draws)] * len(weights)
