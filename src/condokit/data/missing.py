@@ -87,7 +87,7 @@ def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
 
 
 def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedScatter:
-    """Return the scatter matrices of a few features by cell, from some of many rows."""
+    """Return the scatter matrices of some features by cell, from at most 50,000 rows."""
     used = np.flatnonzero(cell >= 0)
     rows = used[subsample(len(used), _PRODUCT_ROWS)]
     X = domains.of(moments.few).rows(rows)

@@ -99,7 +99,7 @@ def remembered(**given: Any) -> dict[str, Any]:
 
 
 def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return roles as they are given here; where one is None, as it was given to `fit`."""
+    """Return roles as given here or, where they are None, as given to `fit`."""
     found = {name: known.get(name) if value is None else value for name, value in given.items()}
     if lost := [name for name, value in found.items() if value is AS_VALUES]:
         text = "{names} were given to fit as values, not as column names. Give them here as well."

@@ -131,12 +131,12 @@ def choose_noise(
 def renew_noise(
     noise: NoiseModel, squares: Array, gamma: Array, weights: Array, h: Array, n_effective: float
 ) -> tuple[Array, Array, float]:
-    """Renew the log-variances, one step for levels and columns, and return also the coefficients.
+    """Renew the log-variances, one step for levels and columns; return also the coefficients.
 
     `squares` are weighted squared residuals over sigma2 that are not yet divided by v; `gamma` are
     the coefficients of columns, (n_columns, n_features), which are pulled towards their mean over
     features. The third result is the precision of the prior of levels. Log-variances have a
-    weighted mean of 0, since sigma2 has the rest.
+    weighted mean of 0, since sigma2 has the level.
     """
     n, d = squares.shape
     level = np.zeros((noise.n_categories, d))
@@ -149,7 +149,7 @@ def renew_noise(
     if noise.columns.shape[1]:
         own = level[noise.category] if noise.levels else 0.0
         columns = noise.columns * weights.mean(axis=1, keepdims=True)
-        # the information of a row is 1/2
+        # a normal residual has the information 1/2 on its log-variance
         A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
         u = squares * np.exp(-curve - own)
         middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)

@@ -538,7 +538,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
     share = (weight * kept).sum(axis=2)
     square = (weight * (kept * c + (kept * x) ** 2)).sum(axis=2)
     if len(sizes.precision) > 1:
-        # far out six normals are no t any more, whose pull fades as 1 / shift
+        # far out six normals no longer form a t, whose pull fades as 1 / shift
         x, c = x[:, :, 0], c[:, :, 0]
         wide = _T_DEGREES * sizes.sd[-1] ** 2
         faint = 1 - (_T_DEGREES + 1) * c / (wide + x**2)

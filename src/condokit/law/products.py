@@ -94,7 +94,11 @@ def residual_kurtosis(stats: GroupedMoments, continuous: Continuous) -> tuple[Ar
 
 
 def unexplained(stats: GroupedMoments, products: GroupedProducts | None) -> Array:
-    """Return products of some features by group, less what known columns explain of them."""
+    """Return products of some features by group, less what known columns explain of them.
+
+    The columns' products may be those of all rows, where those of features are of a sample: they
+    are scaled to its size.
+    """
     together = stats.products
     assert together is not None
     if products is None:

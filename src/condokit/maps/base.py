@@ -45,10 +45,10 @@ _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # maps
 class Map(ABC):
     """A fixed map from query features to reference features: the base of all kinds of maps.
 
-    It is what scikit-learn asks of a transformer, without importing it: that takes longer than all
-    else that a map needs to be read and applied. Think twice before adding anything. A new class of
-    maps sets `kinds` and writes the abstract methods; its constructor passes names, links, origin
-    and its numbers to that of the base.
+    It has the methods that scikit-learn expects of a transformer, but does not import scikit-learn,
+    which takes longer than all else that a map needs to be read and applied. Think twice before
+    adding anything. A new class of maps sets `kinds` and writes the abstract methods; its
+    constructor passes names, links, origin and its numbers to that of the base.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()  # values of "kind" in the files that the class reads

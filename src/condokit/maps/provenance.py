@@ -50,7 +50,7 @@ def check_provenance(value: Any) -> FrozenDict | None:
 
 
 def frozen(facts: Mapping[str, Any]) -> FrozenDict:
-    """Return facts that cannot be changed; a file's schema is asked when they are saved."""
+    """Return facts that cannot be changed; the file's schema is checked when they are saved."""
     found: FrozenDict = _frozen(facts, [_MOST_ENTRIES])
     return found
 

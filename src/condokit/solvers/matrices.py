@@ -35,7 +35,11 @@ def minimise(
     pair: GaussianPair,
     make_objective: Callable[[Units], Objective] | None = None,
 ) -> Solution:
-    """Find the best matrix of a family for an objective; by default for reverse KL."""
+    """Find the best matrix of a family for an objective; by default for reverse KL.
+
+    If all matrices are allowed and features are few, starts are explored by reverse KL, which is
+    fast, and the best is polished on the objective.
+    """
     units, n_starts = Units(pair, family.search.units), family.search.n_starts
     few, max_iter = pair.n_features <= MOST_DENSE, int(family.search.max_iter)
     objective: Objective
@@ -119,7 +123,7 @@ def best_of(
 
 
 def _rivals(one: Solution, best: Solution, most: float) -> bool:
-    """Tell whether another rotation of the same orientation is as good within `most` nats a row."""
+    """Tell whether another rotation of the same orientation is as good, within `most`."""
     if one.objective > best.objective + most or one.is_reflection != best.is_reflection:
         return False
     between = Solution.of(one.scale @ np.linalg.inv(best.scale), one.image)

@@ -95,7 +95,7 @@ class Standards:
     def __init__(
         self, U: Array, Y: Array, subjects: Array, is_square: bool, sizes: Array | float = 1.0
     ) -> None:
-        # `sizes` are those of features beside each other, where these have the same units
+        # `sizes` are the relative sizes of features, if these have the same units
         self.n = len(np.unique(subjects))
         self.root = 1 / np.sqrt(np.bincount(subjects)[subjects])[:, None]
         self.Y, self.own = Y, self.root * U if is_square else np.zeros_like(Y)
@@ -146,7 +146,7 @@ class Standards:
         shift: Array,
         slope: Array,
     ) -> Array:
-        """Return mean squared errors of a diagonal map's image and slope, and of both."""
+        """Return mean squared errors of a diagonal map's image and slope; their mean product."""
         # uncertainty of the base map is included; errors are measured from the average over all
         # base maps
         share = weights.sum(axis=(1, 2))

@@ -171,7 +171,7 @@ def _along_curves(domains: Study, comparison: Comparison, conditional: Condition
         who = np.zeros(len(own.Z)) if groups is None else groups[used][mine]
         rows = _sorted(residual, who, _DRAWS)
         residual, who = residual[rows], who[rows]
-        if groups is None:  # a residual is at all points on the same side
+        if groups is None:  # each residual is a subject, whose rows are at all points
             who = np.arange(len(rows)) + (0 if query else _DRAWS)
         drawn = [mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)]
         return drawn, [who] * len(weights)
