@@ -1,4 +1,4 @@
-"""Means, variances and covariances by group: computed in chunks, and merged exactly."""
+"""Means, variances and covariances by group, computed in chunks that merge up to rounding."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The affine map x -> A x + b, its matrix in the form it has."""
+"""The affine map x -> A x + b, with its matrix diagonal, of low rank or dense."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

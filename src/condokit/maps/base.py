@@ -54,7 +54,7 @@ class Map(ABC):
     kinds: ClassVar[tuple[str, ...]] = ()  # values of "kind" in the files that the class reads
     #: JSON Schema of its numbers, for kinds that the published schema does not have.
     fields: ClassVar[Mapping[str, Any]] = {}
-    kind: str  # one of them
+    kind: str  # one of `kinds`
     shape: tuple[int, int]  # (n_outputs, n_features)
     n_features_in_: int
     is_rectangular: bool  # whether these numbers differ
