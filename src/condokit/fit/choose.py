@@ -56,14 +56,10 @@ _COLLINEAR = 1e-3  # a feature is collinear if others leave less than this share
 _LEAST_ROWS = 20  # rows of a domain; with fewer no rows are held out
 _LEAST_PER_FEATURE = 2  # rows per feature from which map="affine" is averaged with a diagonal map
 _LOW_RANK_FEATURES = 10  # with fewer features a full matrix is small enough
-# standard errors of the difference of two scores: up to the first a candidate is as good as the
-# best, from the second on it has no weight
-_ERRORS = (1.0, 4.0)
+_ERRORS = (1.0, 4.0)  # standard errors between scores: up to 1 as good as the best, from 4 excluded
 _ROUNDS, _LEAST_SHARE = 200, 0.01  # EM steps for the weights of matrices; smaller weights are 0
 _MOST_WORSE = 1.0  # nats per feature that one held-out row may at most count against a map
-# Least eigenvalue of the Hessian of reverse KL times the rows of the smaller domain. In simulations
-# matrices were found again from 70 on, and not below 8; 60 lies between, on the safe side.
-_DETERMINED = 60.0
+_DETERMINED = 60.0  # curvature times rows; in simulations matrices were found again from 70 on
 _SPREAD = (0.8, 1.25)  # allowed ratio of variances within strata, mapped query over reference
 
 
@@ -213,20 +209,20 @@ def _warn_of_curves(domains: Study, recipe: Recipe, fit: Fit) -> None:
 def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[Fit, Candidate]:
     """Average the fitted candidates by their scores on held-out rows; simpler ones come first.
 
-    `first` is the fit of the first candidate.
+    `first` is the fit of the first candidate. The score of a candidate is the mean over held-out
+    query rows of `-log p_r(A x + b | z) - log|det A|`: minus the log-likelihood of the mapped row
+    under the reference's conditional law, which was learned from other rows. The determinant makes
+    it useless to shrink data to their mean; held-out rows make it useless to fit noise. These are
+    excluded:
+
+    - candidates after which the variance within strata is less than 80% or more than 125% of the
+      reference's, beyond sampling noise;
+    - matrices that the strata do not determine: their rotations have the same score;
+    - all matrices, if both domains together have fewer than 8 rows per feature;
+    - matrices found by a search, if one domain has fewer than 16 rows per feature (8 without a
+      diagonal candidate);
+    - everything but the first candidate, if a domain has fewer than 20 rows.
     """
-    # The score of a candidate is the mean over held-out query rows of
-    # `-log p_r(A x + b | z) - log|det A|`: minus the log-likelihood of the mapped row under the
-    # reference's conditional law, which was learned from other rows. The determinant makes it
-    # useless to shrink data to their mean; held-out rows make it useless to fit noise.
-    # Excluded are
-    # - candidates after which the variance within strata is less than 80% or more than 125% of the
-    #   reference's, beyond sampling noise;
-    # - matrices that the strata do not determine: their rotations have the same score;
-    # - all matrices, if both domains together have fewer than 8 rows per feature;
-    # - matrices found by a search, if one domain has fewer than 16 rows per feature (8 without a
-    #   diagonal candidate);
-    # - everything but the first candidate, if a domain has fewer than 20 rows.
     report = first.report
     fewest = min(report.rows_query, report.rows_reference)
     held = domains
@@ -384,8 +380,7 @@ class _Trial:
         self.whole = recipe.compare(self.domains)
         self.pair = gaussian_pair(self.domains, self.whole, recipe.conditional, False)
         self.weights = np.ones(1)
-        # a constant or collinear feature has hardly any noise, so a tiny error in it would outweigh
-        # all other features in the scores
+        # constant and collinear features have hardly any noise: tiny errors would decide scores
         kept = _independent(self.pair)
         some = len(kept) < domains.n_features
         self.trial_domains = self.domains.of(kept) if some else self.domains
@@ -432,8 +427,10 @@ class _Trial:
         return [_Score(*known) for known in zip(rows, means, why_not)]
 
     def _not_tried(self, candidate: Candidate) -> str:
-        """Return why a candidate is not tried; an empty string if it is."""
-        # matching of principal axes replaces the search among all matrices where rows are too few
+        """Return why a candidate is not tried; an empty string if it is.
+
+        Matching of principal axes replaces the search among all matrices where rows are too few.
+        """
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
         beside = self.candidates[0].recipe.sparing
@@ -509,8 +506,10 @@ class _Trial:
         return float(np.median(ratio))
 
     def keeps_spread(self, ratio: float) -> bool:
-        """Return whether a ratio of variances is near one, up to two standard errors of it."""
-        # a variance of n normal values has the relative variance 2 / n
+        """Return whether a ratio of variances is near one, up to two standard errors of it.
+
+        The variance of n normal values has the relative variance 2 / n.
+        """
         n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
         margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
         return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
@@ -573,8 +572,7 @@ class _Judge:
             share = pair.weights / np.maximum(np.bincount(mine, minlength=len(pair.weights)), 1)
             self.weights = share[mine]
             return
-        # confounders in the units of all rows, both of the rows that the law is learned from and of
-        # those that are scored
+        # confounders in the units of all rows, of the rows to learn from and of those to score
         used = comparison.used
         known = ~train.is_query[used]
         at = whole.covariates.take(np.searchsorted(whole.used, asked))

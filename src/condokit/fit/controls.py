@@ -21,8 +21,7 @@ from condokit.maps.affine import AffineMap
 _FEWEST_ROWS = 10  # residual degrees of freedom, after the columns of confounders in both domains
 _PERMUTATIONS = 40  # of parallel analysis
 _QUANTILE = 0.95  # of eigenvalues by chance, which those of factors must exceed
-# largest communality of a control: at 1 its own variance, by which we divide, would be 0
-_LARGEST_SHARE = 0.95
+_LARGEST_SHARE = 0.95  # communality of a control: at 1 its own variance, a divisor, would be 0
 _STEPS = 200  # at most, of the iteration for communalities
 _ROWS_OF_FACTORS = 5000  # rows from which the number of factors is determined
 _LEAST_VARIANCE = 0.1  # of a factor within one domain, in units of its variance in both

@@ -45,9 +45,8 @@ from condokit.summaries.samples import Samples
 _DRAWS = 60  # bootstrap samples, where they are drawn from sums
 _ROW_DRAWS = 40  # bootstrap samples, where each goes through all rows
 _RESAMPLED_ROWS = 300  # of a stratum, for divergences between samples, whose cost is quadratic
-# Share of a full bootstrap step: weights of rows deviate from 1 by this share of what drawing with
-# replacement does, and the change of the map is divided by it. With 1, errors of few rows are too
-# large, as covariances enter through their inverses; with 0.1 they are too small.
+# weights deviate from 1 by this share of a bootstrap's, and changes of maps are divided by it: with
+# 1 errors of few rows are too large (covariances enter by their inverses), with .1 too small
 _AMOUNT = 0.5
 _LITTLE = 0.25  # the same for maps of low rank, where products of two changes would count
 _FEWEST_DRAWS = 20  # successful ones; with fewer, errors are unknown
@@ -138,9 +137,9 @@ def _stepped(fitted: SolvedMap, pair: GaussianPair) -> Callable[[GaussianPair], 
 def sample_errors(fitted: SolvedMap, samples: Samples) -> Later | None:
     """Return a function that computes the errors of a map found from samples, or None.
 
-    `samples` contain the features that vary.
+    `samples` contain the features that vary. Rows that were drawn along fitted curves do not show
+    the sampling error of these curves, so errors are unknown then.
     """
-    # rows that were drawn along fitted curves do not show the sampling error of the curves
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
     return partial(_sample_errors, fitted, samples)
@@ -173,9 +172,8 @@ def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None
     gradients = np.array([function(sample)(near.start)[1] for sample in others])
     if len(gradients) < _FEWEST_DRAWS:
         return None
-    # Centre the gradients: a row that is drawn twice is at distance zero from its copy, so the mean
-    # over draws differs from the gradient of all rows. Errors from n of N rows are larger than
-    # those of all rows by sqrt(N / n).
+    # Centred, since a row drawn twice is at distance 0 from its copy, so that the mean over draws
+    # is not the gradient of all rows. Errors of n of N rows are sqrt(N / n) times those of all.
     changes = np.sqrt(share) * (gradients - gradients.mean(axis=0))
     steps = map(step, chain([whole], whole + changes))
     maps = (units.decode(*near.unpack(theta)) for theta in steps)
@@ -258,8 +256,7 @@ def _errors(
     draws = [draw for draw in draws if np.isfinite(draw[0]).all() and np.isfinite(draw[1]).all()]
     if len(draws) < _FEWEST_DRAWS:
         return None
-    # quantiles of a normal law times this factor are those of Student's t, whose degrees of freedom
-    # are limited both by the number of draws and by the units of a typical stratum
+    # Student's factor for the number of draws and that of rows or subjects in a typical stratum
     dof = 1 / (1 / (len(draws) - 1) + 1 / max(n_units - 1, 1.0))
     wider = float(stdtrit(dof, 0.975) / ndtri(0.975)) / amount
     parts = (np.stack(part) for part in zip(*draws))

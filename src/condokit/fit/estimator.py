@@ -183,7 +183,6 @@ def map_rows(
             if errors is not None:
                 part[mine] = errors[b].of_mapped(chunk[mine], maps[b])
                 continue
-            # a slice of all rows is written in place; a mask would make a copy
             values = part if len(present) == 1 else np.empty_like(part[mine])
             maps[b].apply_chunk(chunk[mine], table, values)
             if values is not part:

@@ -32,12 +32,9 @@ _TEMPER = 0.5  # power of the weights of curves in standard errors, as evidence 
 _LEAST_TAIL = 0.05  # shortest piece, as a share of the range of knots, that gives an end slope
 _ROWS_OF_CURVES = 20_000  # of a domain, to which curves are fitted
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
-# 99% quantile of chi-squared with 2 degrees of freedom; standard deviations at which values are
-# clipped, as t^3 would follow outliers
-_SUSPECT, _CUT = 9.2, 4.0
+_SUSPECT, _CUT = 9.2, 4.0  # 99% point of chi-squared(2); sd to clip at, as t^3 follows outliers
 _BY_CHANCE = 2  # expected number of straight features that are suspected, at most
-# Probabilities of a curve for map="auto" and for map="monotone". Up to the first the result is the
-# line, from the second on the average with all of the curve, between them a mixture.
+# probabilities of a curve, for "auto" and "monotone": up to the first a line, from the second all
 _SPARING, _ABSENT = (0.5, 0.75), (0.05, 0.1)
 
 
@@ -183,8 +180,7 @@ class _Dependence:
         self.n_query = int((taken < rows.n_query).sum())
         self.fixed = np.column_stack([line.scale * rows.unit[0] / rows.unit[1], 0 * line.scale + 1])
         self.weights = weights[taken]
-        # weights of a subsample sum to those of all rows of the domain
-        for side in (slice(0, self.n_query), slice(self.n_query, None)):
+        for side in (slice(0, self.n_query), slice(self.n_query, None)):  # these stand for all rows
             whole = weights[: rows.n_query] if side.start == 0 else weights[rows.n_query :]
             self.weights[side] *= whole.sum() / self.weights[side].sum()
         self.category, self.n_categories = at.category[taken], at.n_categories
@@ -217,9 +213,11 @@ class _Dependence:
         return np.exp(-np.asarray(found.log_v))
 
     def bends(self, values: Array, precision: Array) -> Bends:
-        """Fit the curves of one feature, given its values and precisions in the rows taken."""
-        # shares of each domain's rows that the columns of confounders leave, as in formula (6) of
-        # docs/explain/method.md
+        """Fit the curves of one feature, given its values and precisions in the rows taken.
+
+        `free` are the shares of each domain's rows that the columns of confounders leave, which act
+        as formula (6) of docs/explain/method.md does for lines.
+        """
         n, w, h = self.n_query, self.weights, self.leverage
         free = tuple(1 - float(w[s] @ h[s] / w[s].sum()) for s in (slice(0, n), slice(n, None)))
         rest = _Rest(self, w * precision)
@@ -241,7 +239,6 @@ class _Rest:
             return
         self.D, penalty = law.D[:, :-1], law.penalty[:-1]  # without the domain
         gram = (self.D * w[:, None]).T @ self.D
-        # a tiny ridge, as columns may be collinear
         size = 1e-9 * np.trace(gram) / len(gram) + penalty * w.mean()
         self.inverse = np.linalg.inv(gram + size * np.eye(len(gram)))
         self.leverage = np.einsum("nr,nr->n", self.D @ self.inverse, self.D) * w

@@ -61,10 +61,7 @@ from condokit.summaries.moments import MomentPair, moment_pair
 from condokit.summaries.rows import Rows
 from condokit.summaries.samples import as_moments, sample_rows
 
-# Curvature (least eigenvalue of the Hessian of reverse KL) times rows of the smaller domain, below
-# which a matrix is warned of. In simulations 70 or more where a matrix was found again, below 8
-# where it was not.
-_DETERMINED = 20.0
+_DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _MANY_ROWS = 100_000  # from which rows are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # rows per feature in every stratum, from which covariances are not regularised
 _LONE = 1.5  # a domain whose strata all have fewer (possibly weighted) rows shows no spread
@@ -136,8 +133,7 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
-    # rows with missing values are excluded, unless features are fitted separately: then a missing
-    # value of one feature is no reason to lose the row for the others
+    # rows with missing values are excluded, unless every feature is fitted by itself
     alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):

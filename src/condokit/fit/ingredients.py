@@ -10,8 +10,7 @@ from condokit.divergences.samples import StratumMeans
 from condokit.fit.fit_map import Recipe
 from condokit.maps.families import MAPS, Affine, LocationScale, MapFamily
 
-# What divergence="auto" means: the first line that agrees with the family of maps and with what the
-# confounders are
+# What divergence="auto" means: the first line that fits the family of maps and the confounders
 _RULES = (
     # family      confounders    divergence
     ("monotone", "any", "likelihood"),
@@ -56,13 +55,15 @@ def refuse_unused(settings: Mapping[str, Any], recipe: Recipe, domains: Study, n
 
 
 def rule(family: MapFamily, domains: Study, shrinkage: Any) -> str:
-    """Return the name of the divergence that "auto" means for this family and these domains."""
+    """Return the name of the divergence that "auto" means for this family and these domains.
+
+    Between different features, a regression of means of strata needs more than one stratum. It
+    always has a ridge penalty, so it is not taken for shrinkage=None.
+    """
     forms = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
         forms.add("rigid" if family.is_rigid else "own")
     known = "some" if domains.confounders else "none"
-    # between different features, a regression of means of strata needs more than one stratum, and
-    # it always has a ridge penalty, so it does not agree with shrinkage=None
     if domains.is_rectangular and known == "some" and shrinkage is not None:
         known = "strata" if domains.continuous or _n_common(domains) > 1 else "some"
     return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))

@@ -162,8 +162,7 @@ def refine(
     used = domains.kept() & ~is_paired
     rows = min(int((used & (domains.is_query == side)).sum()) for side in (True, False))
     many = rows >= _MANY * (1 if family.form == "diagonal" else paired.X.shape[1])
-    # with so few pairs no other map between different features can be found
-    few = domains.is_rectangular and paired.n_subjects < _ENOUGH
+    few = domains.is_rectangular and paired.n_subjects < _ENOUGH  # too few for any other map
     first: Known | None = fitted if few or rows >= _ENOUGH else None
     if rows >= _ENOUGH and used.sum() < (1 - _FEW) * domains.kept().sum():
         first = refit(used)
@@ -382,10 +381,12 @@ def _named_like(map: AffineMap) -> dict[str, Any]:
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]:
-    """Return a fold and a subject for each pair; all pairs of a subject are in one fold."""
-    # A subject is a connected component of rows (or groups of rows) that pairs link. Subjects are
-    # dealt to folds in the order of their values, so that the order of rows and pairs in the
-    # tables does not matter.
+    """Return a fold and a subject for each pair; all pairs of a subject are in one fold.
+
+    A subject is a connected component of rows (or groups of rows) that pairs link. Subjects are
+    dealt to folds in the order of their values, so that the order of rows and pairs in the tables
+    does not matter.
+    """
     size = int(max(query.max(), reference.max())) + 1
     graph = sparse.coo_array((np.ones(len(query)), (query, reference)), shape=(size, size))
     label = sparse.csgraph.connected_components(graph, directed=False)[1][query]

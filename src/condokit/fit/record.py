@@ -33,25 +33,18 @@ class FitReport(Mapping[str, Any]):
     starts: dict[str, float] | None = None  #: The objective reached from each start.
     condition_number: float | None = None  #: Condition number of the matrix.
     flips_orientation: bool | None = None  #: Whether the matrix has a reflection.
-    #: How well the data determine the matrix: the least eigenvalue of the objective's Hessian.
-    #: Times the rows of the smaller domain, 70 or more is well determined; below 20 we warn.
-    curvature: float | None = None
+    curvature: float | None = None  #: Least eigenvalue of the Hessian: how well rows determine it.
     kept_log_scale: float | None = None  #: Mean share of log-scales that shrinkage left.
     kept_shift: float | None = None  #: Mean share of shifts that shrinkage left.
     chance_of_difference: float | None = None  #: Probability that the domains differ at all.
     chance_of_scale: float | None = None  #: Probability that scales differ, not only levels.
-    #: Features that are constant within strata in a domain, and so only shifted.
-    constant_features: list[str] | None = None
-    #: Terms of the features' mean given the confounders, beyond straight lines.
-    mean_terms: list[str] | None = None
+    constant_features: list[str] | None = None  #: Constant within strata, so only shifted.
+    mean_terms: list[str] | None = None  #: Terms of means given confounders, beyond lines.
     variance_terms: list[str] | None = None  #: What the variance of features depends on.
     heavy_tailed_features: list[str] | None = None  #: Features with Student's t residuals.
-    #: Features with heavy tails that were fitted as normal, as only their moments were known.
-    fitted_as_normal: list[str] | None = None
-    #: Features whose values are nearly all equal, and so only shifted.
-    discrete_features: list[str] | None = None
-    #: Features for which a curve is more likely than a straight line.
-    bent_features: list[str] | None = None
+    fitted_as_normal: list[str] | None = None  #: Heavy-tailed, but only sums are known.
+    discrete_features: list[str] | None = None  #: Values nearly all equal, so only shifted.
+    bent_features: list[str] | None = None  #: Features for which a curve is likelier than a line.
     bent: Array | None = None  #: Probability of a curve for every feature: (n_features,).
     subject_ratio: float | None = None  #: Variance between subjects over the variance within.
     fallback: str | None = None  #: The map fitted instead, if there are too few rows for the asked.
@@ -62,8 +55,7 @@ class FitReport(Mapping[str, Any]):
     interrupted: bool | None = None  #: Whether Ctrl-C ended the search.
     n_controls: int | None = None  #: Number of negative controls.
     control_factors: int | None = None  #: Number of hidden causes found in the controls.
-    #: Share of the controls' variance within domains that the hidden causes explain.
-    control_share: float | None = None
+    control_share: float | None = None  #: Share of the controls' variance that these explain.
 
     def __getitem__(self, name: str) -> Any:
         value = getattr(self, name) if name in self.__dataclass_fields__ else None
@@ -106,9 +98,11 @@ def account(
     notes: Sequence[Note],
     facts: Mapping[str, Any],
 ) -> FrozenDict:
-    """Return how maps were fitted, as far as a file may disclose it."""
-    # no times and no paths, so that the same fit yields the same file; small counts are hidden,
-    # since the file leaves the site
+    """Return how maps were fitted, as far as a file may disclose it.
+
+    No times and no paths, so that the same fit yields the same file; no counts of few rows, since
+    the file leaves the site.
+    """
     return frozen(
         {
             "versions": versions(),

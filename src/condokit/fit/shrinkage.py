@@ -14,9 +14,7 @@ from condokit.law.design import Together
 from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
-# Share of features with scales far from one up to which there is no warning: a few among thousands
-# are chance rather than other units.
-_FEW_OTHERS = 0.01
+_FEW_OTHERS = 0.01  # share of features with scales far from one that may be chance, not other units
 
 
 @dataclass(frozen=True)
