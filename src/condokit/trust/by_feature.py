@@ -23,13 +23,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaincinv, ndtr
+from scipy.special import ndtr
 from scipy.stats import false_discovery_control
 
 from condokit.checks import Array, listing
 from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.records import Sheet
-from condokit.trust.systematic import SystematicError
+from condokit.trust.systematic import SystematicError, limits
 
 SMALL = 0.1  # standard deviations: errors below it need no change
 _LEVEL = 0.05  # of tests, after adjustment
@@ -45,17 +45,11 @@ def intervals(error: SystematicError) -> dict[str, Array]:
     and variance.
     """
     columns = {}
-    squares = ("before", error.before), ("after", error.after)
-    for (name, square), variance in zip(squares, error.variances):
-        square = np.maximum(square, 0.0)
-        sd, size = np.sqrt(np.maximum(variance, 0.0)), np.sqrt(square)
-        known = sd > 1e-6 * ones_for_zeros(square)
-        half = np.where(known, square / ones_for_zeros(sd), 1.0) ** 2  # of the degrees of freedom
-        half = np.maximum(half, 1e-3)
-        columns[f"error_{name}"] = size
-        for end, share in (("low", 0.025), ("high", 0.975)):
-            limit = np.sqrt(square / half * gammaincinv(half, share))
-            columns[f"error_{name}_{end}"] = np.where(known, limit, size)
+    for k, (name, square) in enumerate((("before", error.before), ("after", error.after))):
+        alike = None if error.alike is None else error.alike[k]
+        ends = np.sqrt(limits(square, error.variances[k], error.chance, alike))
+        columns[f"error_{name}"] = np.sqrt(np.maximum(square, 0.0))
+        columns |= {f"error_{name}_low": ends[0], f"error_{name}_high": ends[1]}
     return columns
 
 

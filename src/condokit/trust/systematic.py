@@ -18,7 +18,7 @@ with the same mean and variance.
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.special import gammaincinv
+from scipy.special import gammainc, gammaincinv
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, quietly
@@ -28,7 +28,7 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.choose import candidates
-from condokit.fit.fit_map import Recipe, fit_solution, likely_curves
+from condokit.fit.fit_map import Recipe, fit_quietly, fit_solution, likely_curves
 from condokit.maps.base import Map
 from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
@@ -61,19 +61,17 @@ class SystematicError:
     # by the plain map (without shrinkage): estimated gain before - after, its variance, and the
     # mean squares by which the judged map moves values
     plain: tuple[Array, Array, Array] | None = None
+    # probability that the devices differ at all, and the squares before and after if they do not
+    chance: float = 1.0
+    alike: tuple[Array, Array] | None = None
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
-        """Return the root mean square over features, and its 95% interval.
-
-        `which` is 0 for the error before the map and 1 for the error after it.
-        """
-        square = float((self.before, self.after)[which].mean())
-        size, sd = np.sqrt(square), np.sqrt(self._of_mean(self.variances[which]))
-        if sd <= 1e-6 * square:
-            return size, (size, size)
-        half = (square / sd) ** 2  # of the degrees of freedom of chi-squared
-        low, high = np.sqrt(square / half * gammaincinv(half, [0.025, 0.975]))
-        return float(size), (float(low), float(high))
+        """Return the root of the mean square over features (0 before, 1 after), its interval."""
+        squares = np.array([(self.before, self.after)[which].mean()])
+        variances = np.array([self._of_mean(self.variances[which])])
+        alike = None if self.alike is None else self.alike[which].mean(keepdims=True)
+        low, high = np.sqrt(limits(squares, variances, self.chance, alike))
+        return float(np.sqrt(squares[0])), (float(low[0]), float(high[0]))
 
     @property
     def believed(self) -> tuple[Array, Array]:
@@ -126,12 +124,38 @@ class SystematicError:
         square, variance = added * square, added * variance
         before, after, gain = self.variances
         variances = before + variance, after + variance, gain
-        return replace(
-            self, before=self.before + square, after=self.after + square, variances=variances
-        )
+        alike = self.alike and (self.alike[0] + square, self.alike[1] + square)
+        before, after = self.before + square, self.after + square
+        return replace(self, before=before, after=after, variances=variances, alike=alike)
 
     def _of_mean(self, variances: Array) -> float:
         return float(variances.mean()) / self.n_effective
+
+
+def limits(squares: Array, variances: Array, chance: float, alike: Array | None) -> Array:
+    r"""Return lower and upper 95% limits of squared errors S, (2, n), never above a tiny spread.
+
+    S is the mean of a mixture: with the probability :math:`1 - \pi` devices are alike and the
+    square is :math:`S_0`, otherwise it is a multiple of chi-squared of mean
+    :math:`(S - (1 - \pi) S_0) / \pi` whose variance is in the same proportion to its mean as that
+    of S. Where few rows leave it in doubt whether devices differ, the upper limit is then that of
+    a difference, not that of the mean of both.
+    """
+    squares = np.maximum(squares, 0.0)
+    known = np.sqrt(np.maximum(variances, 0.0)) > 1e-6 * ones_for_zeros(squares)
+    half = squares**2 / ones_for_zeros(np.where(known, variances, 1.0))  # of degrees of freedom
+    half = np.maximum(np.where(known, half, 1.0), 1e-3)
+    none = np.zeros_like(squares) if alike is None else np.minimum(alike, squares)
+    chance = min(max(chance, 1e-6), 1.0)
+    some = np.maximum((squares - (1 - chance) * none) / chance, 0.0)
+    below = chance * gammainc(half, half * none / ones_for_zeros(some))  # probability under S_0
+    found = []
+    for share in (0.025, 0.975):
+        early = some / half * gammaincinv(half, np.minimum(share / chance, 1.0))
+        late = some / half * gammaincinv(half, max(share - (1 - chance), 0.0) / chance)
+        limit = np.where(below + 1 - chance >= share, none, late)
+        found.append(np.where(known, np.where(below >= share, early, limit), squares))
+    return np.array(found)
 
 
 def systematic_error(
@@ -157,7 +181,7 @@ def systematic_error(
     h = affine.without_links(x)
     unit = np.sqrt(ones_for_zeros(reference.var(axis=0)))
     try:
-        believed, recipe = _posterior(domains)
+        believed, recipe, chance = _posterior(domains)
         p, s = _believed(believed, x)
         by_feature = affine.kind in ("diagonal", "monotone")
         found = likely_curves(domains, recipe, believed) if by_feature else None
@@ -183,7 +207,10 @@ def systematic_error(
     known = believed.evidence
     n_effective = float(len(unit)) if known is None else known.n_effective
     variances = of_before, of_after, gain
-    return SystematicError(unit, before, after, variances, n_effective, curved, told)
+    if not by_feature or len(curved):  # a curve is a difference, and a matrix has no such chance
+        return SystematicError(unit, before, after, variances, n_effective, curved, told)
+    alike = np.zeros_like(before), (((h - x) / unit) ** 2).mean(axis=0)
+    return SystematicError(unit, before, after, variances, n_effective, curved, told, chance, alike)
 
 
 def _bend(found: tuple[Array, Curves] | None, x: Array, p: Array, s: Array) -> Array:
@@ -254,12 +281,20 @@ def _square(error: Array, sd: Array) -> tuple[Array, Array]:
     return square + noise, 4 * square * noise + 2 * noise**2
 
 
-def _posterior(domains: Study) -> tuple[Solution, Recipe]:
-    """Return the default map of these domains with its posterior errors, and its recipe."""
+def _posterior(domains: Study) -> tuple[Solution, Recipe, float]:
+    """Return the default map with the sds of its posterior, its recipe, and its chance.
+
+    The chance is the probability that the domains differ at all; 1 where that was not asked.
+    """
     settings = ConDoAdapter(divergence="likelihood").get_params(deep=False)
     [default] = candidates(settings, domains)
+    if domains.is_whole and domains.gaps is None:
+        fit = fit_quietly(domains, default.recipe)
+        if fit.straight is not None and fit.report.fallback is None:
+            chance = fit.report.chance_of_difference
+            return fit.straight[1], default.recipe, 1.0 if chance is None else chance
     with quietly():
-        return fit_solution(domains, default.recipe), default.recipe
+        return fit_solution(domains, default.recipe), default.recipe, 1.0
 
 
 def _mapped(domains: Study, rows: ComparableRows) -> Study:
