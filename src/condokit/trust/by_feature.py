@@ -41,8 +41,7 @@ _SURE = 40.0  # z of a gain whose standard error is zero
 def intervals(error: SystematicError) -> dict[str, Array]:
     """Return the expected error of every feature before and after, with 95% intervals, in sd.
 
-    The square of an error is taken to be a multiple of a chi-squared variable with the same mean
-    and variance.
+    The intervals are those of `condokit.trust.systematic.limits`.
     """
     columns = {}
     for k, (name, square) in enumerate((("before", error.before), ("after", error.after))):
