@@ -281,4 +281,5 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
 
 
 def _texts(values: Iterable[Any]) -> Any:
+    """Return values as an array of text."""
     return np.array([str(value) for value in values], dtype=object)

@@ -183,6 +183,7 @@ class Products:
         return pairs, up, down
 
     def _one_by_one(self, n_features: int) -> bool:
+        """Return whether one product for each feature is cheaper."""
         n, r = self.Phi.shape
         return n_features <= r and (n_features < 4 or n * r**2 > _FEW_PRODUCTS)
 

@@ -188,9 +188,11 @@ def find(name: str) -> Path:
 
 @cache
 def _sha256(path: Path, changed: int) -> str:
+    """Return the checksum of a file, kept until the file is `changed`."""
     return sha256(path)
 
 
 def _arrays(name: str) -> dict[str, Array]:
+    """Return the arrays of an .npz file by name."""
     with np.load(find(name), allow_pickle=False) as file:
         return dict(file)

@@ -327,9 +327,11 @@ def curve(effect: str, z: Array, sd: float = 2.0) -> tuple[Array, Array]:
 
 
 def _split(z: Array, n_columns: int, rng: Any) -> Array:
+    """Return random parts (n_rows, n_columns) that sum to z."""
     cuts = np.sort(rng.uniform(0, 1, (len(z), n_columns - 1)) * z[:, None], axis=1)
     return np.diff(np.column_stack([np.zeros(len(z)), cuts, z]), axis=1)
 
 
 def _rotation(angle: float) -> Array:
+    """Return the matrix of a rotation in the plane."""
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

@@ -148,6 +148,7 @@ class ReverseKL(GaussianDivergence):
         return decorrelated(found, covariance)
 
     def _is_exact(self) -> bool:
+        """Return whether the variant is the exact one."""
         check_word("'variant' of ReverseKL", self.variant, ("exact", "paper"))
         return self.variant == "exact"
 

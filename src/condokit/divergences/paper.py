@@ -187,6 +187,7 @@ class AffineKL(KLObjective):
         return Solution.of(A, b, objective=float(found.fun), n_iter=int(found.nit))
 
     def _split(self, x: Array) -> tuple[Array, Array]:
+        """Return A and b from one array of numbers."""
         return x[: self.d**2].reshape(self.d, self.d), x[self.d**2 :]
 
     def of_numbers(self, x: Array) -> tuple[float, Array]:

@@ -335,6 +335,7 @@ class MMD(_KernelDivergence):
         return profile
 
     def _widths(self, reference: list[Array]) -> list[float]:
+        """Return the squared widths of the kernels."""
         scales: list[float] = []
         with suppress(TypeError, ValueError):
             scales = [float(scale) for scale in self.scales]

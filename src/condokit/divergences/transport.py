@@ -103,11 +103,13 @@ class GaussianOT(GaussianDivergence):
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
+    """Return balanced means and standard deviations, (n_features,)."""
     mean = weights @ moments.mean
     return mean, np.sqrt(weights @ (moments.var + (moments.mean - mean) ** 2))
 
 
 def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
+    """Return the sampling variance of the logarithm of balanced standard deviations."""
     from_mean = moments.mean - mean
     terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
     return weights**2 @ terms / (4 * sd**4)

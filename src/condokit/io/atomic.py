@@ -97,6 +97,7 @@ def _temporary(place: Path) -> IO[bytes]:
 
 
 def _close(file: IO[bytes]) -> None:
+    """Close a file; errors of the system are ignored."""
     with suppress(OSError):
         file.close()
 

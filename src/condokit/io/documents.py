@@ -154,6 +154,7 @@ def _read_bytes(place: Place) -> bytearray:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise an error if a key occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key occurs twice")
@@ -161,10 +162,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
+    """Raise an error for NaN and Infinity, which are not JSON."""
     raise ValueError(f"{name} is not JSON, which knows finite numbers only")
 
 
 def _integer(digits: str) -> int:
+    """Return a whole number; raise an error if it is absurdly long."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError(f"a number has {len(digits)} digits; it knows finite numbers only")
     return int(digits)

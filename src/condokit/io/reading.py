@@ -180,6 +180,7 @@ def _as_csv(path: PathLike, piped: bool) -> bytes:
 
 
 def _parquet(request: Request) -> Content:
+    """Open a Parquet file."""
     from pyarrow import parquet
 
     pa, whole, piped = arrow(), request.is_whole, request.is_piped
@@ -201,6 +202,7 @@ def _parquet(request: Request) -> Content:
 
 
 def _ipc(request: Request) -> Content:
+    """Open an Arrow file or stream."""
     pa = arrow()
     if request.is_piped:
         piped: Any = sys.stdin.buffer

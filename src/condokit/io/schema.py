@@ -92,6 +92,7 @@ class Schema:
         return self._read(value, node, where, {})
 
     def _read(self, value: Any, node: Node, where: str, sizes: Sizes) -> Any:
+        """Return a checked value; `sizes` are those of the names met so far."""
         types = node.get("type", list(_TYPES))
         types = [types] if isinstance(types, str) else types
         if not any(_TYPES[name](value) for name in types):

@@ -331,6 +331,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _check_utf8(path: PathLike, content: bytes, position: int) -> None:
+    """Raise an error that names the first byte that is not UTF-8."""
     if content.isascii():
         return
     try:

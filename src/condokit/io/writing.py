@@ -51,6 +51,7 @@ def written_format(path: PathLike, format: str | None) -> tuple[str, bool]:
 
 @contextmanager
 def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[Writer]:
+    """Write a table to a temporary file, which gets its name at the end."""
     with opened(path, force) as file:
         # gzip without name and time, so that equal tables give equal files
         packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
@@ -158,6 +159,7 @@ class Writer:
             self._sink.close()
 
     def _start(self) -> Any:
+        """Return the object that writes tables in the format."""
         pa = arrow()
         if self.format == "parquet":
             from pyarrow import parquet
@@ -184,6 +186,7 @@ class Writer:
                 self._flush()
 
     def _flush(self) -> None:
+        """Write the tables in memory as one."""
         pa = arrow()
         table = pa.concat_tables(self._waiting)
         self._waiting, self._size = [], 0

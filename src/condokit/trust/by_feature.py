@@ -98,6 +98,7 @@ def _in_errors(gain: Array, variance: Array) -> Array:
 
 
 def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Array) -> Any:
+    """Return verdicts, p-values and reasons of the features of one site."""
     bounds = intervals(error)
     little = np.maximum(bounds["error_before_high"], bounds["error_after_high"]) < SMALL
     words, reasons = [], []

@@ -132,6 +132,7 @@ class SystematicError:
         return replace(self, before=before, after=after, variances=variances, alike=alike)
 
     def _of_mean(self, variances: Array) -> float:
+        """Return the variance of a mean over features that count as `n_effective`."""
         return float(variances.mean()) / self.n_effective
 
 
