@@ -119,6 +119,7 @@ class Graph:
         """Return the expected error in sd of a value that is mapped from one batch to the other."""
         if min(self.rows[a], self.rows[b]) < _FEWEST_ROWS:
             return np.inf
+        # without confounders, only bridge samples carry information on the offset
         g = self.bridges[a, b] * (1 + RATIO) / 2
         if self.has_confounders or not self.study.n_bridges:
             g += self.information(a, b)

@@ -100,7 +100,7 @@ class GaussianLikelihood:
     def __call__(self, B: Array, c: Array) -> Evaluation:
         """Return the value and its gradients with respect to the matrix B and the offset c."""
         log_det, inverse = log_det_inverse(B)
-        if inverse is None:
+        if inverse is None:  # -log|det B| is a barrier that no search crosses
             return infinite(B, c)
         delta = self.query.mean @ B.T + c - self.reference.mean
         BC = B @ self._query_part

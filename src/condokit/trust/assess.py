@@ -320,7 +320,7 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
 
 
 def _of_subjects(study: Study) -> list[Finding]:
-    """Return a finding if rows seem to repeat subjects that were not named."""
+    """Return a finding if columns look like subjects with several rows, not named as `groups`."""
     names = repeated_subjects(study)
     return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
 

@@ -79,6 +79,7 @@ def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[st
         both = [ndtr(-_in_errors(one, variance)) for one in (own, own + 2 * moved)]
         p = np.where(own > 0, np.minimum(sum(both), 1.0), 1.0)
         q.append(false_discovery_control(p) if len(p) else p)
+    # the second condition for "better" of the module's docstring
     q[0] = np.maximum(q[0], np.where(mean == 0, 1.0, ndtr(-_in_errors(mean, of_mean))))
     found, start = list[Any](), 0
     for error, doubt in zip(errors, doubts):
