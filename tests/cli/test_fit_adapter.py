@@ -177,7 +177,7 @@ def test_a_terminal_shows_what_is_done(files, options, is_shown):
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    command = [sys.executable, "-m", "condokit.cli", "fit", *data(files), *options]
+    command = [sys.executable, "-m", "condokit", "fit", *data(files), *options]
     with subprocess.Popen([*map(str, command), "-o", files / "map.json"], stderr=theirs) as process:
         os.close(theirs)
         shown = b""

@@ -401,7 +401,7 @@ def test_other_units_are_warned_of(sites, capsys):
 
 def test_a_command_that_is_ended_leaves_nothing(tables):
     before = sorted(os.listdir())
-    command = [sys.executable, "-m", "condokit.cli", "stats", "-", "--label", "A", *ROLES]
+    command = [sys.executable, "-m", "condokit", "stats", "-", "--label", "A", *ROLES]
     process = subprocess.Popen(
         [*command, "-o", "big.json"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -1,6 +1,7 @@
 """A table for each batch, a batch that comes later, and rows that are not as they were."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,24 @@ def test_a_table_for_each_batch_is_a_study(made, capsys):
     assert run(capsys, "plan", "A.csv", "B.csv", "C.csv", *STUDY, "-n", "2")[0] == 0
     assert run(capsys, "report", "A.csv", "B.csv", "C.csv", *STUDY, "-o", "r.html")[0] == 0
     assert "C.csv" in Path("r.html").read_text()
+
+
+def test_small_numbers_of_bridges_are_hidden_in_all_that_is_printed(made, capsys):
+    rows = part(made, "AB").assign(who=[f"p{k}" for k in range(len(part(made, "AB")))])
+    for site in "AB":  # two people were measured at both
+        rows.loc[rows.index[rows["site"] == site][:2], "who"] = ["one", "two"]
+    rows.to_csv("two.csv", index=False)
+    data = ["two.csv", "--batch", "site", *STUDY, "--bridge", "who"]
+    printed = [run(capsys, "check", *data)[1], run(capsys, "fit", *data, "-o", "m.json")[2]]
+    printed.append(run(capsys, "show", "m.json")[1])
+    for text in printed:
+        assert any(
+            "<5" in line for line in text.splitlines() if line.strip()[:5] in ("A - B", "B    ")
+        )
+    records = [run(capsys, "check", *data, "--json")[1], run(capsys, "show", "m.json", "--json")[1]]
+    records.append(run(capsys, "fit", *data, "-o", "n.json", "--json")[1])
+    counts = [re.findall(r'"bridges": (?:\[\s*)?("<5"|[1-9]\d*)', text) for text in records]
+    assert counts == [['"<5"']] * 3
 
 
 def test_labels_of_tables(made, capsys):

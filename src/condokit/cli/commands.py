@@ -20,6 +20,8 @@ from condokit.cli.outputs import (
     answer,
     as_option,
     check_outputs,
+    features_of,
+    few_hidden,
     holds_statistics,
     load_map,
     show_result,
@@ -92,14 +94,7 @@ def cli() -> None:
 @shared.batch_label
 @shared.fail_on
 @shared.json
-def check(
-    as_json: bool,
-    warn_overlap: float,
-    min_overlap: float,
-    batch_label: str | None,
-    fail_on: str | None,
-    **data: Any,
-) -> None:
+def check(as_json: bool, batch_label: str | None, fail_on: str | None, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted.
 
     With a map file in place of NEW: whether rows look like those it was fitted on, as apply does.
@@ -113,10 +108,9 @@ def check(
     from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
-    how: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    how |= {"batch": data["batch"] or data["more"] or None}
-    how |= {name: data[name] for name in ("bridge", "groups")}  # which name samples
-    found = assess(read_data(**data), reference=data["reference_label"], **how)
+    taken = ("warn_overlap", "min_overlap", "bridge", "groups")  # the last two name samples
+    how = {name: data[name] for name in taken} | {"batch": data["batch"] or data["more"] or None}
+    found = few_hidden(assess(read_data(**data), reference=data["reference_label"], **how))
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
@@ -206,12 +200,8 @@ def fit(
             rule = one_or_many(affine, output, **{name: options[name] for name in named})
             reading = {name: options[name] for name in (*shared.READING, *shared.SHEET)}
             apply_to_file(rule, new, adapted, force, **reading)
-    facts = {
-        "map": output,
-        "report_path": report,
-        **fitted.record(),
-        "report": record if report else {},
-    }
+    facts = {"map": output, "report_path": report, **fitted.record()}
+    facts |= {"report": record if report else {}}
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     judged = ("", "") if options["quiet"] else fitted.verdict()
@@ -252,14 +242,7 @@ def add(
 
 @cli.command()
 @shared.gathering
-def stats(
-    output: str,
-    min_cell: int,
-    previous: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def stats(output: str, min_cell: int, previous: tuple[str, ...], **options: Any) -> None:
     """Gather what a fit needs to know of the rows of a site, and write it without any row.
 
     Every site does the same with its own tables; then condokit fit siteA.json siteB.json.
@@ -269,7 +252,7 @@ def stats(
     from condokit.io import write_files
     from condokit.statistics.file import warn_of_replacing
 
-    paths = options.pop("tables")
+    paths, force, as_json = (options.pop(name) for name in ("tables", "force", "as_json"))
     check_outputs([output], force, as_json, inputs=paths)
     content = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught:
@@ -396,7 +379,8 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
         raise click.UsageError("--previous goes with statistics files.")
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
-        show_result(plain(affine.provenance_) if as_json else str(affine.report_))
+        known = plain(affine.provenance_) if as_json else affine.report_
+        show_result(few_hidden(known) if as_json else str(few_hidden(known)))
         return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
     facts = {
@@ -413,7 +397,7 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         show_result(record)
         return
-    lines = [f"A {affine.kind} map of {affine.n_features_in_} features."]
+    lines = [f"A {affine.kind} map of {features_of(affine)}."]
     if affine.fitted_on is not None:
         lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
     if "scale" in record:

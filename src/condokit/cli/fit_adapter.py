@@ -18,7 +18,7 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
-from condokit.cli.outputs import NotMet, tell_warnings
+from condokit.cli.outputs import NotMet, features_of, few_hidden, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
 from condokit.cli.tables import (
     IN_MEMORY,
@@ -57,6 +57,11 @@ class FitCommand:
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
         self.limits = _limits(options)
+        if self.limits:  # before anything is fitted
+            from condokit.trust.by_feature import check_tolerance
+
+            names = self.data.tables[0].labels
+            check_tolerance(self.limits.get("tolerance"), self.limits.get("imprecision"), names)
         self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
@@ -211,7 +216,7 @@ class FitCommand:
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
         if self.is_study:
-            known = plain(dict(self.adapter.provenance_))
+            known = few_hidden(plain(dict(self.adapter.provenance_)))
             return {"features": self.domains.tables[0].labels, **known, "warnings": self.warnings}
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
         is_query, counts = self.domains.is_query, self.domains.kept() * self.domains.rows_behind
@@ -232,13 +237,13 @@ class FitCommand:
     def summary(self) -> str:
         """Return what was fitted, in a sentence."""
         if self.is_study:
-            return str(self.adapter.report_)
+            return str(few_hidden(self.adapter.report_))
         affine, facts = self.adapter.map_, self.adapter.report_
         n_rows = {k: n if isinstance(n, str) else f"{n:,.0f}" for k, n in self.rows().items()}
         is_chosen = "chosen_map" in facts
         chosen = ", an average of kinds that predict rows well and simply," if is_chosen else ""
         return (
-            f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
+            f"A {affine.kind} map of {features_of(affine)}{chosen} "
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
@@ -326,25 +331,22 @@ class Added(FitCommand):
 
 def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
     """Return an adapter with the settings that options give."""
+    same = {name: options[name] for name in ("missing", "warn_overlap", "min_overlap")}
+    same |= {"random_state": options["seed"], "verbose": watched, "n_jobs": -1}
     if options["method"] != "condokit":
-        return _of_the_paper(options, watched)
+        return _of_the_paper(options, same)
     is_plain = options["shrinkage"].lower() == "none"
     return ConDoAdapter(
         _family(options["map_"], options["links"]),
         divergence=options["divergence"],
         shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
-        missing=options["missing"],
         reliability=reliabilities(options["reliability"]) or None,
         controls=split("--controls", options["controls"]) or None,
-        warn_overlap=options["warn_overlap"],
-        min_overlap=options["min_overlap"],
-        random_state=options["seed"],
-        verbose=watched,
-        n_jobs=-1,
+        **same,
     )
 
 
-def _of_the_paper(options: dict[str, Any], watched: bool) -> ConDoAdapter:
+def _of_the_paper(options: dict[str, Any], same: dict[str, Any]) -> ConDoAdapter:
     """Return the paper's method, which refuses what it has not."""
     from condokit.paper import ConDo
 
@@ -355,16 +357,7 @@ def _of_the_paper(options: dict[str, Any], watched: bool) -> ConDoAdapter:
     if given:
         name = {"links": "link"}.get(given[0], given[0])
         raise click.UsageError(f"--{name} does not go with --method {method}, the paper's own.")
-    return ConDo(
-        method.removeprefix("condo-"),
-        options["map_"],
-        missing=options["missing"],
-        warn_overlap=options["warn_overlap"],
-        min_overlap=options["min_overlap"],
-        random_state=options["seed"],
-        verbose=watched,
-        n_jobs=-1,
-    )
+    return ConDo(method.removeprefix("condo-"), options["map_"], **same)
 
 
 def _content(path: str) -> str:

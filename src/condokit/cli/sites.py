@@ -20,7 +20,7 @@ from condokit.statistics.reveals import facts_of, words
 
 pa = arrow()
 _SAID = "reference domain query_label batch confounders features weights reliability"
-_NEED_ROWS = "report table adapted n_resamples controls links groups bridge"
+_NEED_ROWS = "report table adapted n_resamples controls links groups bridge tolerance imprecision"
 
 
 def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
