@@ -235,11 +235,13 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     below = "difference given the confounders, in standard deviations"
     if len(shown) == 1:
         axes[0].set(title=title, xlabel=f"{below}; dotted: 0.1")
+        axes[0].legend()
     else:
         figure.suptitle(title, x=0.01, ha="left")
         sites = _left(len(every) - len(shown), "sites with smaller errors")
         figure.supxlabel(f"{below}; dotted: 0.1{sites}")
-    axes[-1].legend()
+        how = {"loc": "outside upper right", "ncols": 2}
+        figure.legend(*axes[0].get_legend_handles_labels(), **how)
     return figure
 
 
@@ -463,7 +465,7 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
             for line in one["lines"]:
                 label, colour = line["domain"], colours[line["domain"]]
                 axis.plot(line["x"], line[when], color=colour, label=label, **how)
-            axis.set_title(_literal(f"{one['feature']}, {when}"))
+            axis.set(title="" if row else _shortened(one["feature"]), ylabel="" if k else when)
         axes[n + k].set_xlabel(_literal(confounder))
     _legend(figure, axes[0], len(known.labels))
     note = f"Means of bins of a site's rows{_left(known.n_features - n, 'features')}"
@@ -711,6 +713,11 @@ def _one_of(known: Collection[str], feature: str | None) -> str:
     if feature not in known:
         raise ValueError(f"'feature' must be one of {listing(known, 10)}. Got {feature!r}.")
     return feature
+
+
+def _shortened(name: str) -> str:
+    """Return a name that is no wider than a narrow panel."""
+    return _literal(name if len(name) <= 22 else f"{name[:12]}…{name[-9:]}")
 
 
 def _literal(name: str) -> str:
