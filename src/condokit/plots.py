@@ -240,8 +240,7 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
         figure.suptitle(title, x=0.01, ha="left")
         sites = _left(len(every) - len(shown), "sites with smaller errors")
         figure.supxlabel(f"{below}; dotted: 0.1{sites}")
-        how = {"loc": "outside upper right", "ncols": 2}
-        figure.legend(*axes[0].get_legend_handles_labels(), **how)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return figure
 
 
@@ -365,24 +364,22 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
     known = _pictured(evaluation)
     few = [c for c in known.confounders if c.values is not None or len(c.levels) <= _MOST_NAMED]
     few = few[: _MOST_PANELS - 3]
-    n = 1 + len(few)
+    terms: list[Any] = [("site", None, known.domain, known.labels)]
+    terms += [(c.name, c.values, c.codes, [str(one) for one in c.levels or ()]) for c in few]
+    n = len(terms)
     figure, axes = _figure(0.8 + 2.6 * max(n, 1.5), 4.6, n, rows=2, sharex=True, sharey=True)
     for row, when in enumerate(("before", "after")):
-        for k in range(n):
-            axis, (x, y) = axes[row * n + k], known.scores[when].T
-            title = "site" if k == 0 else few[k - 1].name
+        for axis, (title, values, codes, labels) in zip(axes[row * n :], terms):
             axis.set_title(_literal(f"{title}, {when}"))
             dots = {"s": 7, "alpha": 0.7, "lw": 0}
-            if k and few[k - 1].values is not None:
-                drawn = axis.scatter(x, y, c=few[k - 1].values, cmap="viridis", **dots)
+            if values is not None:
+                drawn = axis.scatter(*known.scores[when].T, c=values, cmap="viridis", **dots)
                 if row:
                     figure.colorbar(drawn, ax=axis, location="bottom", aspect=30, pad=0.02)
                 continue
-            codes = known.domain if k == 0 else few[k - 1].codes
-            labels = known.labels if k == 0 else [str(level) for level in few[k - 1].levels]
             for b, colour in enumerate(_colours(len(labels))):
-                here = codes == b
-                axis.scatter(x[here], y[here], color=colour, label=_literal(labels[b]), **dots)
+                x, y = known.scores[when][codes == b].T
+                axis.scatter(x, y, color=colour, label=_literal(labels[b]), **dots)
             if not row and len(labels) <= _MOST_NAMED:
                 axis.legend(markerscale=2, handletextpad=0.1)
     share = " and ".join(f"{one:.0%}" for one in known.explained)
@@ -465,7 +462,7 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
             for line in one["lines"]:
                 label, colour = line["domain"], colours[line["domain"]]
                 axis.plot(line["x"], line[when], color=colour, label=label, **how)
-            axis.set(title="" if row else _shortened(one["feature"]), ylabel="" if k else when)
+            axis.set(title="" if row else _literal(one["feature"], 22), ylabel="" if k else when)
         axes[n + k].set_xlabel(_literal(confounder))
     _legend(figure, axes[0], len(known.labels))
     note = f"Means of bins of a site's rows{_left(known.n_features - n, 'features')}"
@@ -715,11 +712,7 @@ def _one_of(known: Collection[str], feature: str | None) -> str:
     return feature
 
 
-def _shortened(name: str) -> str:
-    """Return a name that is no wider than a narrow panel."""
-    return _literal(name if len(name) <= 22 else f"{name[:12]}…{name[-9:]}")
-
-
-def _literal(name: str) -> str:
-    """Return a name as matplotlib shows it letter by letter, not as a formula."""
+def _literal(name: str, most: int = 1000) -> str:
+    """Return a name as matplotlib shows it letter by letter, shortened if it is too long."""
+    name = name if len(name) <= most else f"{name[: most // 2]}…{name[-most // 2 + 1 :]}"
     return name.replace("$", r"\$")

@@ -86,7 +86,7 @@ def test_check_and_plan(made, capsys):
     record = json.loads(run(capsys, "check", "all.csv", *DATA, "--json")[1])
     assert record["batches"]["path"][3] == "D > C > B > A"
     code, out, err = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
-    assert "numbers of rows" in err
+    assert "row numbers" in err
     assert code == 0
     assert "Measuring 3 samples in another batch as well lowers" in out
     record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])

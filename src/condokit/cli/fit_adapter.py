@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
@@ -187,7 +187,7 @@ class FitCommand:
         """Refuse a map whose verdict is not the one that is asked for."""
         if wanted == "within limits":
             if not self.limits:
-                raise click.UsageError("--require 'within limits' needs --tolerance.")
+                raise UsageError("--require 'within limits' needs --tolerance.")
             within = {*self.judged[1].tolerances.columns.get("within", ["cannot tell"])}
             is_met = within == {"yes"}
         else:
@@ -293,12 +293,12 @@ class Added(FitCommand):
         """Return what the options of other commands would be: labels of files, and features."""
         names, maps = getattr(self.adapter, "feature_names_in_", None), self.adapter
         if getattr(maps, "kinds", None) != ("batches",) or names is None:
-            raise click.UsageError("add needs a map file of many batches, with names of features.")
+            raise UsageError("add needs a map file of many batches with names of features.")
         given = tuple(options["known_label"])
         if (options["batch"] is None) != bool(options["more"]):
-            raise click.UsageError("Give --known TABLE with rows of known batches, or --batch.")
+            raise UsageError("Give tables of batches that have a map with --known, or --batch.")
         if options["batch"] is not None and (given or options["label"]):
-            raise click.UsageError("--label and --known-label do not go with --batch.")
+            raise UsageError("--label and --known-label do not go with --batch.")
         labels: tuple[str, ...] = ()
         if options["more"]:
             others = given or file_labels(options["more"], {"labels": ()})
@@ -307,7 +307,7 @@ class Added(FitCommand):
             known = [str(label) for label in maps.maps_]
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
-                raise click.UsageError(text)
+                raise UsageError(text)
             self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
         return {"labels": labels, "features": tuple(names), "reliability": ()}
 
@@ -320,7 +320,7 @@ class Added(FitCommand):
                 if [*found] != [label]:
                     text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
                     advice = f"put all rows into one table and give --batch {self.column}"
-                    raise click.UsageError(f"{text}, not of {label!r} alone: {advice}.")
+                    raise UsageError(f"{text}, not of {label!r} alone: {advice}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""
@@ -356,7 +356,7 @@ def _of_the_paper(options: dict[str, Any], same: dict[str, Any]) -> ConDoAdapter
     given += [name for name in ("links", "controls", "reliability") if options[name]]
     if given:
         name = {"links": "link"}.get(given[0], given[0])
-        raise click.UsageError(f"--{name} does not go with --method {method}, the paper's own.")
+        raise UsageError(f"--{name} cannot be used with --method {method}, that of the paper.")
     return ConDo(method.removeprefix("condo-"), options["map_"], **same)
 
 
@@ -379,7 +379,7 @@ def _limits(options: dict[str, Any]) -> dict[str, dict[str, float]]:
                 for limits, values in _limits_of_table(text).items():
                     found.setdefault(limits, {}).update(values)
             elif not sign:
-                raise click.UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
+                raise UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
             else:
                 found.setdefault(name, {})[feature] = _number(f"--{name}", limit)
     return found
@@ -391,7 +391,7 @@ def _limits_of_table(path: str) -> dict[str, dict[str, float]]:
         rows = list(csv.DictReader(file))
     if not rows or not {"feature", "tolerance"} <= {*rows[0]}:
         text = f"--tolerance {path}: a table needs the columns feature and tolerance"
-        raise click.UsageError(f"{text}. Got {listing([*rows[0]] if rows else [])}.")
+        raise UsageError(f"{text}. Got {listing([*rows[0]] if rows else [])}.")
     return {
         name: {row["feature"]: _number(path, row[name]) for row in rows if row.get(name)}
         for name in ("tolerance", "imprecision")
@@ -407,14 +407,14 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
     for link in links:
         feature, sign, kind = link.rpartition("=")
         if not sign:
-            raise click.UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
+            raise UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
         found[feature] = _number("--link", kind, "log", "logit")
     if name == "low-rank":
         if rank and not rank.isdecimal():
-            raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
+            raise UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
         return LowRank(int(rank or 2), links=found or None)
     if rank or name == "auto":
-        raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
+        raise UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 
 
@@ -423,4 +423,4 @@ def _number(option: str, value: str, *words: str) -> Any:
     try:
         return value if value in words else float(value)
     except ValueError:
-        raise click.UsageError(f"{option}: {value!r} is not a number.") from None
+        raise UsageError(f"{option}: {value!r} is not a number.") from None

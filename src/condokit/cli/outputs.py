@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import click
+from click import UsageError
 
 _HEAD = 1 << 12  # bytes of a file that tell what it holds
 _SAME = "batch bridge confounders controls decimal delimiter divergence domain features map "
@@ -116,14 +117,14 @@ def check_outputs(
 
     wanted = [path for path in outputs if path is not None]
     if wanted.count("-") + as_json > 1:
-        raise click.UsageError("Only one of --json and the outputs can go to standard output.")
+        raise UsageError("Only one of --json and the outputs can go to standard output.")
     read = {_file_of(path) for path in inputs if path not in (None, "-")}
     places = {path: _file_of(path) for path in wanted if path != "-"}
     for path, place in places.items():
         if list(places.values()).count(place) > 1 or wanted.count(path) > 1:
-            raise click.UsageError(f"{path} is named for two outputs.")
+            raise UsageError(f"{path} is named for two outputs.")
         if place in read:
-            raise click.UsageError(f"{path} is read, and would be lost; choose another output.")
+            raise UsageError(f"{path} is read, and would be lost; choose another output.")
     for path in wanted:
         check_target(path, force)
 
