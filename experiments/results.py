@@ -124,9 +124,9 @@ def _section(name, experiment, table, compared, folder):
     if len(fresh):
         parts[-1] += f" *fresh*: {fresh['seed'].nunique()} other seeds."
     parts[-1] += "\n"
-    if known := read_record().get(name):
-        when = f"commit {known['commit']}, {known['date']}"
-        parts[-1] = f"{parts[-1].rstrip()} Measured with {when}.\n"
+    known = read_record().get(name)
+    when = f"commit {known['commit']}, {known['date']}" if known else "version 0.1.0, older code"
+    parts[-1] = f"{parts[-1].rstrip()} Measured with {when}.\n"
     parts += _origins(experiment)
     for metric, key in experiment.METRICS.items():
         parts.append(_metric_table(experiment, table, metric, key))
@@ -232,7 +232,10 @@ def _versions():
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             found.append(f"no {package}")
-    return f"Measured with {', '.join(found)}.\n"
+    return (
+        f"Measured with {', '.join(found)}, but for experiments that say older code: those are to "
+        "be measured again.\n"
+    )
 
 
 def _setting(experiment, scenario):

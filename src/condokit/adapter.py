@@ -1,4 +1,4 @@
-"""The estimator in which map, prior, conditional and divergence meet."""
+"""`ConDoAdapter`: the estimator of a map between two domains."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,117 +44,119 @@ class ConDoAdapter(Adapter):
 
     The adapter learns a map from query to reference features by comparing the two domains *given*
     the confounders, so that a difference in confounders (more patients in one domain) is not
-    taken for a technical one. The map is then applied to features alone.
+    mistaken for a technical one. Applying the map needs the features only, no confounders.
 
-    Features may have missing values (NaN, null). With diagonal maps, each is fitted on the rows
-    where it is known; matrices and divergences between samples use complete rows, with a warning.
-    What is missing stays missing when it is mapped.
+    Features may have missing values (NaN, null). For diagonal maps, each feature is fitted on the
+    rows where it has a value; matrices and divergences between samples use complete rows, with a
+    warning. Missing values stay missing when they are mapped.
 
     Parameters
     ----------
     map : str or MapFamily, default="location-scale"
-        The family of maps to choose from: "identity", "shift", "location-scale", "monotone" (an
-        increasing curve for every feature, as far as evidence bends it from a line), "affine",
-        "orthogonal", "similarity", "low-rank". "auto" is "location-scale" with those lines bent
-        that are likely curves (given confounders, up to 300 features), and averages it with
-        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
-        `report_`.
+        The family of maps: "identity", "shift", "location-scale" (a scale and an offset for each
+        feature), "monotone" (an increasing curve for each feature, which stays a line without
+        evidence for a curve), "affine" (a full matrix), "orthogonal", "similarity", "low-rank".
+        "auto" is "location-scale", but features for which a curve is more likely than a line get
+        one (given confounders, up to 300 features). With 8 rows per feature or more it is also
+        averaged with matrices, by how well each predicts held-out rows; see `report_`.
     divergence : str or Divergence, default="auto"
-        What the map makes small: "reverse-kl", "forward-kl", "likelihood", "ot", "pc-match", or
-        between samples "mmd", "energy". "auto" is "likelihood" with confounders of any kind and
-        for "monotone", "ot" without confounders ("pc-match" for "orthogonal" and "similarity").
-        Other than that it is "reverse-kl" for "low-rank"; between different features a
-        "regression" on stratum means (see `fit_pair`); and for "affine" given confounders with
-        fewer than 8 rows per feature "ot", or "pc-match" or the default lines, averaged by how well
-        they predict held-out rows.
+        What the map minimises: "reverse-kl", "forward-kl", "likelihood", "ot", "pc-match", or, a
+        distance between samples, "mmd" or "energy". "auto" depends on the family and the
+        confounders. With confounders it is "likelihood"; without, "ot" ("likelihood" for
+        "monotone", "pc-match" for "orthogonal" and "similarity"). For "low-rank" it is
+        "reverse-kl". Between different features it is a "regression" on stratum means (see
+        `fit_pair`). For "affine" given confounders, with fewer than 8 rows per feature, it is an
+        average of "ot", "pc-match" and the default lines, by how well each predicts held-out rows.
     prior : {"product", "paper", "overlap"} or Prior, default="product"
-        The weight of each confounder value in the comparison, for divergences that have one: the
-        likelihood, in which every row counts, refuses a prior that is named.
+        The weight of each confounder value in the comparison, for divergences that use one. The
+        likelihood uses every row and needs no prior: a named one is then an error.
     conditional : str or Conditional, default="auto"
-        The estimator of features given confounders: "stratified" for categories, "kernel",
+        The estimator of features given confounders: "stratified" for categories; "kernel",
         "splines" or "chained" (needs LightGBM) for confounders of any kind. "auto" is
-        "stratified", or "splines" if any is continuous. Refused if named for diagonal maps by
-        "likelihood", which needs none; name a divergence that does.
+        "stratified", or "splines" if any confounder is continuous. Diagonal maps by "likelihood"
+        need no conditional: a named one is then an error.
     reference : label or None, default=None
-        The label of the domain to map to. May be left out when the labels are "query" and
-        "reference"; not used by `fit_pair`.
+        The label of the domain to map to. Not needed if the labels are "query" and "reference";
+        not used by `fit_pair`.
     categorical : list of names or positions, or None, default=None
-        Numeric confounders whose numbers are categories. Strings, booleans and categories are
-        always categorical, and so is a numeric confounder with exactly two values.
+        Numeric confounders whose numbers are codes of categories. Strings, booleans and categories
+        are always categorical, and so is a numeric confounder with exactly two values.
     shrinkage : "auto", None or float in [0, 1], default="auto"
-        "auto" shares strength across strata and features and pulls the map to the identity, by
-        an amount that the data choose and that fades as rows are added; for matrices it
-        regularises covariances where strata are small. None is the plain estimator. A number
-        fixes the pull: 0 is the plain estimator, 1 the identity.
+        "auto" is empirical Bayes: it learns from all strata and features how strongly to shrink
+        scales to one and shifts to zero, less with more rows; for matrices it regularises the
+        covariances of small strata. None is the plain estimator. A number s fixes the amount:
+        0 is the plain estimator, 1 the identity.
     missing : {"raise", "drop", "impute"}, default="raise"
-        What to do with missing confounders: refuse, leave the rows out, or fill in the median or
-        the most frequent level of the row's domain. Counted in `report_`.
+        What to do with rows whose confounders are missing: raise an error, drop the rows, or
+        impute the median or the most frequent level of the row's domain. `report_` counts them.
     reliability : dict or None, default=None
-        Continuous confounders that were measured with error: the share of their variance within
-        domains that is signal, ``{"score": 0.8}``, or the columns that measure the same confounder,
-        ``{"score": ["score_1", "score_2"]}``, whose mean is then the confounder "score" and whose
-        differences tell the error. In each domain, measured values are replaced by the true ones
-        that they lead one to expect, given all confounders; the error has the same variance in
-        both. Standard errors take the share as known; `bootstrap` learns it from the columns anew.
+        Continuous confounders that were measured with error. Give the share of their variance
+        within domains that is true variance, ``{"score": 0.8}``, or columns that repeat the
+        measurement, ``{"score": ["score_1", "score_2"]}``: their mean is then the confounder
+        "score", and their differences show the error. By regression calibration, measured values
+        are replaced in each domain by the expected true values given all confounders; the error is
+        assumed to have the same variance in both domains. Standard errors take the share as known;
+        `bootstrap` estimates it again from the columns.
     controls : list of str or int, or None, default=None
-        Negative controls: features, by name, pattern (``"ERCC-*"``) or position, that nothing of
-        interest moves, so that what they have in common within domains are hidden technical causes.
-        These are taken off all other features, to the controls' level in the reference, before the
-        map is fitted to what is left; without confounders nothing else is done. Controls stay
-        features of the map, which needs them, and are themselves only shifted to the reference's
-        mean. Standard errors come from `bootstrap`. Not with families that have links.
+        Negative controls: features that nothing of interest moves, given by name, pattern
+        (``"ERCC-*"``) or position. What they have in common within domains is taken for hidden
+        technical causes. These are subtracted from all other features, relative to the controls'
+        mean in the reference, before the map is fitted to what is left; without confounders
+        nothing else is done. The map needs the controls as features, and shifts them to their mean
+        in the reference. Standard errors come from `bootstrap`. Not for families with links.
     warn_overlap : float, default=0.4
         Warn if the overlap coefficient of the confounders is below this.
     min_overlap : float, default=0.05
-        Refuse if it is below this; 0 never refuses.
+        Raise an error if the overlap coefficient is below this; 0 never does.
     n_jobs : int or None, default=None
-        Threads of linear algebra: None is 1, -1 all there are.
+        Number of threads for linear algebra: None is 1, -1 is one per processor.
     verbose : bool, default=False
-        Whether to show the progress of long searches on the error stream. Whether or not, Ctrl-C
+        Whether to show the progress of long searches on the error stream. In either case Ctrl-C
         ends a search with the best map so far, and a warning.
     random_state : int or None, default=None
-        Seed of what is named and draws at random ("mmd" with many rows, "chained"). None
-        is 0: results are the same every time.
+        Seed of ingredients that are given by name and draw at random ("mmd" with many rows,
+        "chained"). None is 0: results are the same every time.
 
     Attributes
     ----------
     map_ : AffineMap or MonotoneMap
         The map from query to reference features.
     support_ : Support
-        The confounder values compared, with weights and counts, and those left out.
+        The confounder values compared, with weights and counts, and those excluded.
     overlap_ : Overlap
         How far the confounders of the two domains overlap, together and one by one.
     divergence_, conditional_ : str or instance
-        What was used; the names that "auto" stands for.
+        The divergence and the conditional that were used, also if the argument was "auto".
     map_se_ : dict of {"scale", "offset"} or {"values"} to ndarray, or None
-        Standard errors: of sampling, and of the pull to the identity, which counts as an error of
-        its own. Of curves, those of the "values" at knots. From a formula, or from resampled
-        moments and samples of strata: for matrices (of low rank: of all entries of A), divergences
-        between samples and divergences of your own. They take a map for the one that was meant:
-        that another solution is as good, or the sign of an axis wrong, is not in them. None, until
-        `bootstrap` has found them, where resampling would take long or tell little: given
-        continuous confounders, but for diagonal maps by "likelihood" and matrices with "splines";
-        matrices of more than 30 features (100 in closed form; of rank 2, 66 or two million values);
-        domains with different features; rows that do not determine the matrix; missing values
-        where there is no formula; matrices and curves after `pairs`.
+        Standard errors of the map: sampling error, plus the bias by which shrinkage moved it; of
+        curves, those of the "values" at knots. They come from a formula, or, for matrices (of low
+        rank: all entries of A), divergences between samples and divergences of your own, from a
+        bootstrap of moments and samples of strata. They do not contain that another solution may
+        be as good, or that the sign of an axis may be wrong. None, until `bootstrap` is called, if
+        resampling would take long or would mean little: given continuous confounders, except for
+        diagonal maps by "likelihood" and matrices with "splines"; for matrices of more than 30
+        features (100 in closed form; of rank 2, 66 or two million values); for domains with
+        different features; if the rows do not determine the matrix; with missing values where
+        there is no formula; for matrices and curves after `pairs`.
     errors_ : DiagonalErrors, CurveErrors, DrawnErrors or None
-        What `transform` computes the errors of single values from, as `map_.errors`: a covariance
-        of lines or curves, or draws of matrices.
+        The errors from which `transform` computes those of single values, as `map_.errors`: a
+        covariance for lines or curves, bootstrap draws for matrices.
     report_ : FitReport
-        Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
-        estimate was kept, constant features, missing values; for matrices how the search went;
-        where several kinds of maps were tried, "ladder" lists them with scores and weights.
+        Facts about the fit, as attributes or as items: rows compared, iterations, how much of the
+        plain estimate shrinkage left, constant features, missing values; for matrices how the
+        search went. If several kinds of maps were tried, "ladder" lists them with their scores
+        and weights.
     n_features_in_ : int
-        Number of features; of columns, for an array with `features`.
+        Number of features (of columns, for an array of which `features` are some).
     feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if they have any.
 
     See Also
     --------
     AffineMap : The fitted map, which can be saved and used without the adapter.
-    BatchAdapter : More than two batches.
-    assess : Whether the domains can be compared, before fitting.
-    evaluate : What the map changed and what it left, after fitting.
+    BatchAdapter : Maps of more than two batches.
+    assess : Assess whether the domains can be compared, before fitting.
+    evaluate : Judge whether the map makes data better, after fitting.
 
     Examples
     --------
@@ -211,29 +213,30 @@ class ConDoAdapter(Adapter):
         Parameters
         ----------
         X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
-            Rows of both domains. Of AnnData, the variables are features (`X`, read in blocks of
-            rows), and columns of `obs` can be named for the rest. Lazy frames (polars, DuckDB, Dask
-            and others), `dask.array`, `pyarrow.dataset` and readers of batches are not read into
-            memory: sums over all rows and a sample of them give the map.
+            Rows of both domains. The variables of AnnData are features (`X`, read in blocks of
+            rows), and columns of `obs` can be named for the other arguments. Lazy frames (polars,
+            DuckDB, Dask and others), `dask.array`, `pyarrow.dataset` and readers of batches are not
+            read into memory: the map is found from sums over all rows and a sample of them.
         y : ignored
-            For scikit-learn's sake.
+            Exists for compatibility with scikit-learn.
         domain : array-like of shape (n_rows,) or str, default=None
-            The domain of each row, or the column of X that holds it. Exactly two labels. It must be
-            given.
+            The domain of each row, or the name of the column of X that holds it: exactly two
+            labels. Required, despite the default.
         confounders : array-like, data frame, dict, str or list of str, default=None
             What differs between the domains for reasons that are not technical: values, or the
             names of columns of X.
         features : str, or list of str or int, default=None
-            Feature columns: names, patterns such as "eeg_*", or positions. Default: of an array all
-            columns; of AnnData those variables that are not zero in more than 80% of the rows of a
-            domain; of a data frame those other columns of numbers that do not look like
-            identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
+            Feature columns: names, patterns such as "eeg_*", or positions. By default all columns
+            of an array; the variables of AnnData, except those that are zero in more than 80% of
+            the rows of a domain; and the columns of numbers of a data frame, except those with
+            another role and those that look like identifiers, dates, ages, codes or labels (a
+            warning lists them).
         groups : array-like of shape (n_rows,) or str, default=None
-            The subject of each row, in one domain or in both. Rows of one subject have a level in
-            common: they count as less evidence than rows of many, and what differs between the
-            domains within a subject tells of the domains.
+            The subject of each row, in one domain or in both. Rows of one subject are correlated,
+            so they count as less evidence than rows of different subjects. Subjects with rows in
+            both domains show directly how the domains differ.
         sample_weight : array-like of shape (n_rows,) or str, default=None
-            Weights that count rows: 2 stands for two equal rows.
+            How many rows each row counts for: 2 stands for two equal rows.
 
         Returns
         -------
@@ -268,23 +271,24 @@ class ConDoAdapter(Adapter):
         sample_weight: Any = None,
         ranges: Any = None,
     ) -> "ConDoAdapter":
-        """Learn the map from these rows and those of earlier calls, of which sums are kept alone.
+        """Learn the map from these rows and those of earlier calls; only sums of rows are kept.
 
         Parameters
         ----------
         X : array or data frame of shape (n_rows, n_columns)
             More rows, with the same columns every time.
         y : ignored
-            For scikit-learn's sake.
+            Exists for compatibility with scikit-learn.
         domain, confounders, features, sample_weight
-            As in `fit`; `domain` may have one label.
+            As in `fit`; `domain` may have one label only.
         ranges : dict of name to (low, high), default=None
-            Between which values continuous confounders can lie; see `Statistics.of`.
+            The smallest and largest possible value of each continuous confounder; see
+            `Statistics.of`.
 
         Returns
         -------
         ConDoAdapter
-            The adapter itself, fitted as soon as there are rows of both domains.
+            The adapter itself, which is fitted as soon as there are rows of both domains.
 
         Examples
         --------
@@ -322,24 +326,25 @@ class ConDoAdapter(Adapter):
         Parameters
         ----------
         X_query, X_reference : array or data frame of shape (n_rows, n_features)
-            Features of each domain; columns are matched by name where they have names. With
-            map="affine" the domains may have different features, if they share no name. With
-            divergence="auto" the map is then a regression of the reference's stratum means on
-            query rows, whose ridge is chosen on held-out rows. It is the least of a divergence
-            between samples if that is named ("mmd", "energy"), which matches spreads as well and
-            is farther from the truth; without several strata, or with shrinkage=None, "auto" is
-            "mmd".
+            Features of each domain; columns are matched by name if they have names. With
+            map="affine" the domains may have different features, if they share no name. The map is
+            then, with divergence="auto", a regression of the reference's stratum means on query
+            rows, with a ridge penalty that held-out rows choose; with one stratum, or with
+            shrinkage=None, "auto" is "mmd". The divergences "mmd" and "energy" also match spreads,
+            and such maps are farther from the truth.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
         confounders : str, list of str, or pair of array-like, default=None
-            In place of these two: names of columns of both tables, or a pair (query, reference).
+            In place of `Z_query` and `Z_reference`: names of columns of both tables, or a pair
+            (query, reference).
         features : list of str or int, default=None
-            As in `fit`, of both tables.
+            As in `fit`, for both tables.
         pairs : pair of lists of int, default=None
-            Row numbers of X_query and of X_reference that are the same subjects, measured twice:
-            one or more, which may be all rows. The map is then refined by regression on them, as
-            far as they advise; with map="auto" also to a matrix, of low rank if features are many.
-            See `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
+            Subjects that were measured in both domains: their row numbers in X_query, and those in
+            X_reference in the same order. The map is refined by regression on these pairs, as far
+            as their evidence goes; with map="auto" also to a matrix, of low rank with many
+            features. See `report_["pairs"]`. A row may be in several pairs, but every pair is
+            listed once.
         groups, sample_weight : str or pair of array-like, default=None
             As in `fit`: the name of a column of both tables, or a pair (query, reference).
 
@@ -377,7 +382,7 @@ class ConDoAdapter(Adapter):
 
     @property
     def errors_(self) -> StandardErrors | None:
-        """What the errors of single values are computed from; of matrices found when asked for."""
+        """The errors of the map; those of matrices are computed when first asked for."""
         return self.map_.errors
 
     @errors_.setter
@@ -386,7 +391,7 @@ class ConDoAdapter(Adapter):
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
-        """Standard errors in the form of the map, if they are known."""
+        """Standard errors of the map's numbers, in arrays of the same shapes; None if unknown."""
         check_is_fitted(self)
         if self.errors_ is None:
             return None
@@ -408,20 +413,22 @@ class ConDoAdapter(Adapter):
         X : array or data frame of shape (n_rows, n_columns)
             Rows to map. Features are found by name; other columns are ignored.
         domain : array-like of shape (n_rows,) or str, default=None
-            The domain of each row; rows of the reference then pass unchanged. Without it, all rows
-            are query rows.
+            The domain of each row; rows of the reference are then returned unchanged. If not
+            given, all rows are taken as query rows.
         return_std : bool, default=False
-            Whether to return also the standard error of every mapped value, which comes from the
-            errors of the map alone: zero for rows of the reference.
+            Whether to return also the standard error of every mapped value. It comes from the
+            errors of the map only (the value itself is taken as exact), so it is zero for rows of
+            the reference.
         **others
-            Refused, with the advice that confounders are needed while fitting only.
+            Any other argument raises an error, which says that confounders are needed in `fit`
+            only.
 
         Returns
         -------
         array or data frame of shape (n_rows, n_features)
-            The mapped features, in the container of X; of AnnData a copy in memory with a new `X`,
-            in which all other variables are as they were. With `return_std` a pair of these. What
-            is lazy stays lazy, and keeps all other columns.
+            The mapped features, in the container of X. For AnnData, a copy in memory with a new
+            `X`, in which all other variables are unchanged. With `return_std` a pair: values and
+            standard errors. Lazy frames stay lazy, and keep all other columns.
 
         Examples
         --------
@@ -471,7 +478,7 @@ class ConDoAdapter(Adapter):
         return self._apply(X, domain, {self._labels[0]: self.map_.inverse()})
 
     def fit_transform(self, X: Any, y: Any = None, *, domain: Any = None, **roles: Any) -> Any:
-        """Fit, then map the query rows and leave the reference rows as they are, in order.
+        """Fit, then map the query rows; reference rows are returned unchanged, in their order.
 
         Parameters
         ----------
@@ -497,7 +504,7 @@ class ConDoAdapter(Adapter):
         pairs: tuple[Array, Array] | None = None,
         notes: list[Note] | None = None,
     ) -> "ConDoAdapter":
-        """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
+        """Learn the map from a `Study` of two domains, as `fit` and `fit_pair` do after reading."""
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         settings = self.get_params(deep=False)
@@ -519,13 +526,13 @@ class ConDoAdapter(Adapter):
         self.chosen_ = chosen
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._labels = domains.labels
-        self._domain = None  # the column of X, if it was named
-        self._roles = {}  # of columns, as far as they were named
+        self._domain = None  # the name of the column of X, if `domain` was one
+        self._roles = {}  # arguments of `fit` that were names of columns
         self._keep_features(domains.tables[0])
         return self
 
     def _ingredients(self, domains: Study) -> dict[str, Any]:
-        """Return settings that depend on the data, or that go by other names."""
+        """Return settings that depend on the data, or that a subclass has by other names."""
         return {}
 
     def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "ConDoAdapter":
@@ -555,6 +562,6 @@ class ConDoAdapter(Adapter):
 
 
 def _found(later: Callable[[], StandardErrors | None], n_jobs: int | None) -> StandardErrors | None:
-    """Return errors that are found when they are first asked for."""
+    """Compute errors that were put off until they are asked for."""
     with computing("standard error"), threads(n_jobs):
         return later()

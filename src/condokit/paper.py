@@ -1,7 +1,7 @@
-"""The paper as it is: its method and its baselines, in its own symbols and with nothing else.
+"""The method and the baselines exactly as published, with the paper's symbols.
 
 For comparisons with McCarter, *Towards Backwards-Compatible Data with Confounded Domain
-Adaptation* (TMLR 2024). Its formulas move S to T: S is the query, T the reference.
+Adaptation* (TMLR 2024). Its formulas map S to T: S is the query, T the reference.
 """
 
 from dataclasses import replace
@@ -29,20 +29,21 @@ _SHARES = (1.0, 0.01)  # values of F: of all experiments, and of the photos
 
 
 class PaperPrior(ProductPrior):
-    r"""The product prior of the paper's equation, or that of the published numbers.
+    r"""The product prior of the paper's equation, or that behind the published numbers.
 
-    :math:`w_n \propto \hat f_S(z_n) \hat f_T(z_n)` for every row of both domains, with kernel
-    densities :math:`\hat f`. The published numbers have :math:`\sqrt{p_S p_T}` for categories, and
-    for numbers half the mass on rows of S weighted by :math:`\hat f_T`, half the other way round.
+    By the equation, every row n of both domains has the weight
+    :math:`w_n \propto \hat f_S(z_n) \hat f_T(z_n)`, with kernel densities :math:`\hat f`. The
+    published numbers used :math:`\sqrt{p_S p_T}` for categories; for numbers, half of the weight
+    is on rows of S in proportion to :math:`\hat f_T`, and half on rows of T to :math:`\hat f_S`.
 
     Parameters
     ----------
     k_Z : callable or None, default=None
-        The kernel on confounders as they are given, :math:`k_Z(Z_1, Z_2)` -> matrix. None is RBF
-        for numbers, with their covariance in the domain times Silverman's factor squared, times
-        equality of categories.
+        The kernel on confounders as the user gave them, :math:`k_Z(Z_1, Z_2)` -> matrix. None is
+        an RBF kernel for numbers (whose covariance is that of the domain times Silverman's factor
+        squared) times equality of categories.
     published : bool, default=False
-        Whether weights are those of the published numbers.
+        Whether to use the weights behind the published numbers.
 
     Examples
     --------
@@ -55,19 +56,19 @@ class PaperPrior(ProductPrior):
     """
 
     most_points = 10**9
-    kernel = bandwidth = None  # of conditionals that smooth by a kernel, which the paper has not
+    kernel = bandwidth = None  # for conditionals that smooth by a kernel; the paper has none
 
     def __init__(self, k_Z: kernels.Kernel | None = None, published: bool = False) -> None:
         self.k_Z, self.published = k_Z, published
 
     @property
     def variant(self) -> Literal["product", "paper"]:  # type: ignore[override]
-        """Which rows are weighted by which densities."""
+        """The variant of `ProductPrior`: which rows are weighted by which densities."""
         return "product" if self.published else "paper"
 
     @property
     def sees_objects(self) -> bool:  # type: ignore[override]
-        """Whether confounders are needed as they are given."""
+        """Whether the kernel is called with confounders as the user gave them."""
         return self.k_Z is not None
 
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
@@ -77,7 +78,7 @@ class PaperPrior(ProductPrior):
 
     def density(self, at: Covariates, data: Covariates) -> Array:  # noqa: D102
         kernels.check_kernel(self.k_Z, None, "k_Z")
-        if self.k_Z is None:  # where the covariance of numbers is the identity
+        if self.k_Z is None:  # in coordinates in which numbers have the identity as covariance
             n, p = data.Z.shape
             cov = np.atleast_2d(np.cov(data.Z, rowvar=False)) if n > 1 else np.zeros((p, p))
             root = np.linalg.cholesky(cov + np.diag(1e-10 * np.diag(cov) + 1e-24))
@@ -86,7 +87,7 @@ class PaperPrior(ProductPrior):
         return kernels.density(at, data, width if self.k_Z is None else np.empty(0), self.k_Z)
 
     def support(self, domains: Study, strata: Strata) -> Support:
-        """Return the strata seen in both domains, those of categories alone weighted by k_Z."""
+        """Return the strata of both domains; with categories only and k_Z, weights are its."""
         found = super().support(domains, strata)
         if self.k_Z is None or domains.continuous:
             return found
@@ -104,13 +105,13 @@ class PaperPrior(ProductPrior):
 
 
 class GaussianKernel:
-    """An RBF kernel of a given width on numbers, times equality of categories."""
+    r"""RBF kernel :math:`e^{-(z - z')^2 / 2 h^2}` of width h on numbers, times equal categories."""
 
     def __init__(self, width: float, is_number: list[bool]) -> None:
         self.width, self.is_number = width, is_number
 
     def __call__(self, left: Array, right: Array) -> Array:
-        """Return the kernel between confounders as they are given."""
+        """Return the kernel matrix (n_left, n_right) between confounders."""
         K = np.ones((len(left), len(right)))
         sides = (side.reshape(len(side), -1).T for side in (left, right))
         for is_number, one, other in zip(self.is_number, *sides):
@@ -126,9 +127,9 @@ class GaussianKernel:
 
 
 class _PaperAdapter(ConDoAdapter):
-    """What the method and its baselines share: no prior, conditional or shrinkage to choose."""
+    """Base of the method and its baselines: no prior, conditional or shrinkage to choose."""
 
-    # what the paper has not, or has in one form only
+    # settings of `ConDoAdapter` that the paper does not have, or has in one form only
     prior: Any = "paper"
     conditional: Any = "auto"
     shrinkage = reliability = controls = None
@@ -159,14 +160,14 @@ class _PaperAdapter(ConDoAdapter):
         return super().fit_domains(domains, None, notes)
 
     def _refuse_unused(self, unused: tuple[str, ...], why: str) -> None:
-        """Refuse settings that are not those by default and would change nothing."""
+        """Raise an error if a setting was changed from its default but would have no effect."""
         defaults = type(self)().get_params(deep=False)
         changed = [name for name in unused if not _same(getattr(self, name), defaults[name])]
         if changed:
             raise ValueError(f"'{changed[0]}' is not used by {why}. Leave it out.")
 
     def _refuse_unpublished(self, other: tuple[str, ...]) -> None:
-        """Refuse settings with which nothing was published."""
+        """With `published`, raise an error for settings with which nothing was published."""
         if not self.published:
             return
         defaults = type(self)().get_params(deep=False)
@@ -184,7 +185,7 @@ class _PaperAdapter(ConDoAdapter):
             raise ValueError(f"{text}{self.F!r}.")
 
     def _minibatches(self) -> MinibatchMMD:
-        """Return the paper's descent."""
+        """Return the paper's stochastic gradient descent on MMD."""
         return MinibatchMMD(
             **{name: getattr(self, name) for name in _OF_MINIBATCHES},
             redrawn=self.F != 1 and not self.published,
@@ -193,16 +194,16 @@ class _PaperAdapter(ConDoAdapter):
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Tell whether a setting is the default; no array nor function is."""
+    """Return whether a setting is the default; arrays and functions never are."""
     return value is default or (np.isscalar(value) and value == default)
 
 
 class ConDo(_PaperAdapter):
-    r"""Confounded domain adaptation as in the paper, by its own names.
+    r"""Confounded domain adaptation exactly as in the paper, with its symbols.
 
     The four ingredients of the paper's framework, and nothing else: a map :math:`A x + b`, the
-    product prior over confounders, rows drawn given them, and a divergence. No shrinkage, no
-    standard errors but those of `bootstrap`. `ConDoAdapter` is nearer to the truth; see
+    product prior over confounders, samples of features given confounders, and a divergence. There
+    is no shrinkage, and standard errors only by `bootstrap`. `ConDoAdapter` has smaller errors; see
     "The paper, line by line" in the documentation.
 
     Parameters
@@ -210,45 +211,48 @@ class ConDo(_PaperAdapter):
     divergence : {"kl", "mmd"}, default="kl"
         The Gaussian reverse Kullback-Leibler divergence, or the maximum mean discrepancy.
     map : {"location-scale", "affine"}, default="location-scale"
-        Diagonal or full matrices A. Only "affine" with "mmd" joins different features.
+        Diagonal or full matrices A. Only "affine" with "mmd" maps between different features.
     k_X : callable or None, default=None
-        For "mmd": the kernel on features, from squared distances over :math:`h_X` to its values and
-        slopes. None is RBF, :math:`e^{-s}`.
+        For "mmd": the kernel on features, a function of squared distances over :math:`h_X` that
+        returns its values and slopes. None is RBF, :math:`e^{-s}`.
     h_X : float or None, default=None
-        Its width. None is the mean squared distance of the rows in a pair of sets.
+        For "mmd": the width of the kernel on features. None is the mean squared distance of the
+        rows in a pair of sets.
     k_Z : callable or None, default=None
         The kernel on confounders for the prior, ``k_Z(Z1, Z2)`` -> matrix. None is RBF for numbers,
         times equality of categories.
     h_Z : float or None, default=None
-        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, times the
-        covariance of the numbers in each domain.
+        The width of that RBF kernel, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's
+        factor, with the covariance of the numbers in each domain.
     K_X : int, default=20
-        Imputations at a confounder value, and rows in a set of a minibatch. Given categories, "kl"
-        takes all rows.
+        Number of imputations at a confounder value, and of rows in a set of a minibatch. Given
+        categories, "kl" uses all rows.
     K_Z : int, default=8
-        For "mmd": confounder values in a minibatch.
+        For "mmd": number of confounder values in a minibatch.
     rounds : int, default=2
-        Iterations of the chained equations, given numbers.
+        Given numbers: iterations of the chained equations.
     F : float, default=1.0
-        For "mmd", pairs of sets in an epoch as a share of the rows of the smaller domain, drawn
-        anew in each epoch if below 1. For "kl" given numbers, the share of the confounder values at
-        which features are imputed.
+        For "mmd": number of pairs of sets in an epoch, as a share of the rows of the smaller
+        domain; below 1 they are drawn again in each epoch. For "kl" given numbers: the share of
+        the confounder values at which features are imputed.
     epochs : int, default=5
         For "mmd": passes over the pairs of sets.
     learning_rate : float, default=0.001
-        For "mmd": that of AdamW.
+        For "mmd": learning rate of AdamW.
     weight_decay : float, default=0.0001
-        For "mmd": that of AdamW.
+        For "mmd": weight decay of AdamW.
     patience : int, default=3
-        For "mmd": epochs without a lower loss after which to stop.
+        For "mmd": number of epochs without a lower loss after which to stop.
     start : {"identity", "location-scale"}, default="identity"
-        For "kl" and "affine": where Newton's steps start, at the identity or at the closed form.
+        For "kl" and "affine": where Newton's method starts, at the identity or at the
+        location-scale map, which has a closed form.
     steps : int or None, default=None
-        For "kl" and "affine": most steps; None goes on to convergence, or to 200.
+        For "kl" and "affine": largest number of Newton steps; None is until convergence, or 200.
     published : bool, default=False
-        Whether to repeat the slips behind the published numbers: centring means divided twice, a
-        prior :math:`\sqrt{p_S p_T}` for categories and half the mass on either domain for numbers,
-        ten steps from the location-scale map, sets that are drawn once whatever F.
+        Whether to repeat the slips and choices behind the published numbers: centring means that
+        are divided twice by the number of points; a prior :math:`\sqrt{p_S p_T}` for categories,
+        and half of the weight on either domain for numbers; ten steps from the location-scale map;
+        sets that are drawn once, whatever F.
     reference, categorical, missing, warn_overlap, min_overlap, n_jobs, verbose, random_state
         As in `ConDoAdapter`.
 
@@ -335,7 +339,7 @@ class ConDo(_PaperAdapter):
         return found
 
     def _kernel(self, domains: Study) -> Any:
-        """Return the kernel on confounders; None for that with Silverman's width."""
+        """Return the kernel on confounders; None for the RBF kernel with Silverman's width."""
         if self.h_Z is None:
             return self.k_Z
         check_number("h_Z", self.h_Z, 1e-300)
@@ -344,7 +348,7 @@ class ConDo(_PaperAdapter):
         return GaussianKernel(self.h_Z, [c.is_number for c in domains.confounders])
 
     def _check_used(self, domains: Study) -> None:
-        """Refuse settings that would change nothing, or with which nothing was published."""
+        """Raise an error for settings without effect, or with which nothing was published."""
         by_numbers, is_mmd = bool(domains.continuous), self.divergence == "mmd"
         newton = not is_mmd and self.map == "affine"
         known = "numbers" if by_numbers else "categories" if domains.confounders else "nothing"
@@ -367,7 +371,7 @@ class ConDo(_PaperAdapter):
 
 
 class _Baseline(_PaperAdapter):
-    """A method that compares without confounders."""
+    """A baseline of the paper, which uses no confounders."""
 
     prior: Any = "product"
     divergence: Any
@@ -424,14 +428,14 @@ class OTBaseline(_Baseline):
 
 
 class MMDBaseline(_Baseline):
-    """The paper's second baseline: the maximum mean discrepancy by minibatches.
+    """The paper's second baseline: maximum mean discrepancy by stochastic gradient descent.
 
     Parameters
     ----------
     map : {"location-scale", "affine"}, default="location-scale"
         Diagonal or full matrices.
     k_X, h_X, K_X, K_Z, F, epochs, learning_rate, weight_decay, patience, published
-        As in `ConDo`; `K_Z` pairs of sets of `K_X` rows make a minibatch.
+        As in `ConDo`; a minibatch has `K_Z` pairs of sets of `K_X` rows each.
     reference, missing, n_jobs, verbose, random_state
         As in `ConDoAdapter`.
 

@@ -11,7 +11,7 @@ from stories import ROLES, truth, two_domains
 from condokit import AffineMap, ConDoAdapter, evaluate
 from condokit.maps.families import LocationScale
 from condokit.solvers.solution import Solution
-from condokit.trust.systematic import SystematicError, _believed, _of_gain, _square
+from condokit.trust.systematic import SystematicError, _believed, _of_gain, _square, limits
 
 
 def belief(rng, d=3):
@@ -55,6 +55,16 @@ def test_limits_are_those_of_the_distribution():
     assert [low, high] == pytest.approx(limits, rel=1e-6)
     assert square.rms(0) == (1.0, (1.0, 1.0))
     assert square.gain == pytest.approx((-3 - 1.645, -3 + 1.645))
+
+
+@pytest.mark.parametrize("chance", [0.02, 0.1, 0.5, 0.96, 1.0])
+def test_limits_are_those_of_devices_that_may_be_alike(rng, chance):
+    n, alike = 200_000, 0.09
+    some = 3 * rng.chisquare(4, n) / 4  # whose variance is half of its square
+    drawn = np.where(rng.random(n) < chance, some, alike)
+    mean = 3 * chance + alike * (1 - chance)
+    low, high = limits(np.array([mean]), np.array([mean**2 / 2]), chance, np.array([alike]))
+    assert [low[0], high[0]] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), rel=0.02)
 
 
 def test_a_large_fall_is_enough_if_data_alone_are_sure():

@@ -48,50 +48,53 @@ _PROFILED = 50_000_000  # values times batches up to which maps keep a profile o
 
 
 class BatchAdapter(Adapter):
-    """Make many batches comparable with one of them, given what confounds them.
+    """Make many batches comparable with one of them, given their confounders.
 
-    Each batch gets a frozen map of its own, which is applied to features and the batch's label
-    alone. Batches are compared by what they have in common: confounder values, or samples that were
-    measured in several of them (`bridge`). A batch that shares nothing with the reference is
-    compared along a path of batches; one that no path reaches is refused by name.
+    Every batch gets a fixed map of its own. Applying it needs the features and the label of the
+    batch only. Batches are compared by what they have in common: confounder values, or samples that
+    were measured in several of them (`bridge`). A batch that has nothing in common with the
+    reference is compared along a path of other batches. If there is no path, an error names the
+    batch.
 
     Parameters
     ----------
     adapter : ConDoAdapter or None, default=None
-        The settings of the maps: family, divergence, missing confounders, limits of overlap.
-        Default: `ConDoAdapter()`.
+        The settings of the maps: family, divergence, missing confounders, limits of overlap. None
+        is `ConDoAdapter()`.
     reference : label, "auto" or "consensus", default=None
-        The batch to map to. "auto" takes the one to which all others have the best paths;
-        "consensus" maps all batches to their centre, weighted by rows. May be left out if a batch
-        is called "reference".
+        The batch to map to. "auto" chooses the one to which all others have the best paths;
+        "consensus" maps all batches to their centre, weighted by rows. Not needed if a batch is
+        called "reference".
     joint : "auto", True or False, default="auto"
-        Whether all batches are estimated together, with one law of features given confounders, or
-        pair by pair along the best paths. "auto" is together wherever maps are diagonal and the
-        divergence is the likelihood, with more than two batches or bridges.
+        Whether the maps of all batches are estimated together, by one law of features given
+        confounders, or pair by pair along the best paths. "auto" is together if maps are diagonal
+        and the divergence is the likelihood, and if there are more than two batches or bridges.
     unreachable : {"raise", "keep"}, default="raise"
-        What to do with batches that no path reaches: refuse, or leave them as they are.
+        What to do with batches without a path to the reference: raise an error, or keep them
+        unchanged.
     n_jobs, random_state : int or None, default=None
-        Handed to the adapter.
+        Passed on to the adapter.
 
     Attributes
     ----------
     maps_ : dict
-        The map of every batch by its label; that of the reference changes nothing.
+        The map of every batch by its label; that of the reference is the identity.
     reference_ : label
-        The batch that was mapped to; "consensus" if that was asked for.
+        The batch to which all are mapped, or "consensus".
     graph_ : list of dict
-        Pairs of batches with their overlap, bridges, expected error, and whether that suffices.
+        Pairs of batches with their overlap, number of bridges, expected error, and whether they
+        can be compared.
     paths_ : dict
-        For every batch, the labels from it to the reference.
+        For every batch the list of labels from it to the reference.
     errors_ : dict
-        Standard errors of the maps (`StandardErrors`) by label, None where they are not known.
+        Standard errors of the maps (`StandardErrors`) by label; None where they are unknown.
     report_ : BatchReport
         A table of all batches with their expected errors before and after; print it.
 
     See Also
     --------
-    ConDoAdapter : Two domains.
-    anndata.adapt : Batches of an AnnData.
+    ConDoAdapter : The map between two domains.
+    anndata.adapt : Map the batches of an AnnData.
 
     Examples
     --------
@@ -145,16 +148,16 @@ class BatchAdapter(Adapter):
         X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
             Rows of all batches.
         y : ignored
-            For scikit-learn's sake.
+            Exists for compatibility with scikit-learn.
         batch : array-like of shape (n_rows,) or str
-            The batch of each row, or the column of X that holds it.
+            The batch of each row, or the name of the column of X that holds it.
         confounders, features, groups, sample_weight
             As in `ConDoAdapter.fit`. `features="common"` takes the columns that have values in
             every batch.
         bridge : array-like of shape (n_rows,) or str, default=None
-            Equal values mark the same sample measured in several batches; missing ones mark rows
-            that are no such samples. Bridges need no confounders. If no confounders are given at
-            all, the maps rest on bridges alone.
+            Samples measured in several batches: rows with the same value are the same sample, and
+            rows with a missing value are no such samples. Bridge samples need no confounders.
+            Without any confounders, the maps are learned from bridge samples only.
 
         Returns
         -------
@@ -169,7 +172,7 @@ class BatchAdapter(Adapter):
         return self
 
     def read(self, X: Any, *roles: Any, **others: Any) -> Study:
-        """Read a table of many batches, as `fit` does; roles are those of `Roles`, in its order."""
+        """Read a table of many batches as `fit` does; arguments are those of `Roles`."""
         how: Any = how_read(self.one_adapter()) | {"argument": "batch"}
         given = replace(Roles(*roles, **others), **how)
         common = _is_common(given.features)
@@ -177,9 +180,10 @@ class BatchAdapter(Adapter):
         return read(X, given).compared().with_known_features(common)
 
     def read_as_fitted(self, X: Any, *roles: Any) -> Study:
-        """Read a table with the features of the maps, unless it is read; roles as `fit` has them.
+        """Read a table with the features of the maps; a `Study` is returned as it is.
 
-        In this order: batch, confounders, groups, sample_weight, bridge.
+        The roles are batch, confounders, groups, sample_weight and bridge, in this order. Roles
+        that are None are those of the fit.
         """
         check_is_fitted(self)
         if isinstance(X, Study):
@@ -194,7 +198,7 @@ class BatchAdapter(Adapter):
         return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *others)
 
     def one_adapter(self) -> ConDoAdapter:
-        """Return the adapter whose settings the maps have."""
+        """Return an unfitted `ConDoAdapter` with the settings of the maps."""
         one: Any = ConDoAdapter() if self.adapter is None else self.adapter
         if not hasattr(one, "fit_domains"):
             raise ValueError(f"'adapter' must be a ConDoAdapter. Got {one!r}.")
@@ -208,7 +212,7 @@ class BatchAdapter(Adapter):
         return one.set_params(**{name: value for name, value in given.items() if value is not None})
 
     def graph(self, study: Study) -> tuple[Graph, int, dict[int, list[int]], str]:
-        """Return what can be compared, the reference, the paths to it, and how it came about."""
+        """Return the graph of batches, the reference, the paths to it, and why it is that batch."""
         check_word("'unreachable'", self.unreachable, ("raise", "keep"))
         least = self.one_adapter().min_overlap
         check_number("min_overlap", least, 0, 1)
@@ -237,7 +241,6 @@ class BatchAdapter(Adapter):
             own = found.maps[b] if b in found.maps else identity(study)
             if small:
                 own = own.with_origin(profile(study.divided(study.code == b), hidden=True))
-            # those of pairs are of maps, and were passed along paths
             self.maps_[label] = own if own.errors else own.with_errors(found.errors.get(b))
         facts = facts_of(graph, paths, found.expected)
         lost = [label for label in study.labels if label not in facts]
@@ -265,8 +268,8 @@ class BatchAdapter(Adapter):
         Parameters
         ----------
         X, batch, return_std
-            As in `ConDoAdapter.transform`, with the batch of each row in place of its domain.
-            Labels that were not there when fitting are refused.
+            As in `ConDoAdapter.transform`, with the batch of each row in place of its domain. A
+            label without a map raises an error.
 
         Returns
         -------
@@ -323,10 +326,10 @@ class BatchAdapter(Adapter):
         Parameters
         ----------
         X : array or data frame of shape (n_rows, n_columns)
-            Rows of the new batch, and of one or more known ones, which their maps move to the
-            reference first.
+            Rows of the new batch, and of one or more batches that have a map. The latter are
+            mapped to the reference first, and compared with the new batch.
         batch, confounders, features, groups, sample_weight, bridge
-            As in `fit`; features must be those of the maps, which are taken by default.
+            As in `fit`. The features must be those of the maps, which are the default.
 
         Returns
         -------
@@ -358,7 +361,7 @@ class BatchAdapter(Adapter):
         return self
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
-        """Refuse features that are not those of the maps."""
+        """Raise an error if features are not those of the maps."""
         by_place = range(self.n_features_in_) if self._columns is None else self._columns
         known, chosen = getattr(self, "feature_names_in_", by_place), Table(X).select(features)
         found: list[Any] = chosen.feature_names or [*chosen.positions]
@@ -368,7 +371,7 @@ class BatchAdapter(Adapter):
             raise refusal(text, found=listing(found), known=listing(known))
 
     def check(self, X: Any, *, batch: Any) -> Check:
-        """Tell whether rows look like those of their batches that the maps were fitted on.
+        """Check whether new rows look like the rows of their batch to which the map was fitted.
 
         Parameters
         ----------
@@ -378,7 +381,7 @@ class BatchAdapter(Adapter):
         Returns
         -------
         Check
-            As of `AffineMap.check`, with the batch of what was found; print it.
+            The same as of `AffineMap.check`, with the batch of every finding; print it.
 
         Examples
         --------
@@ -396,14 +399,14 @@ class BatchAdapter(Adapter):
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any
     ) -> Plan:
-        """Tell which samples to measure again in which batch, or which subjects to add.
+        """Plan which samples to measure again in which batch, or which subjects to add.
 
         Parameters
         ----------
         X, batch, confounders
-            As in `fit`; nothing needs to be fitted.
+            As in `fit`; the adapter need not be fitted.
         n : int, default=8
-            How many samples can be measured.
+            Number of samples that can be measured.
         **roles
             `features`, `groups`, `sample_weight` and `bridge`, as in `fit`.
 
@@ -414,7 +417,7 @@ class BatchAdapter(Adapter):
 
         Examples
         --------
-        Men were measured in A alone, and women in B alone:
+        Only men were measured in A, and only women in B:
 
         >>> import numpy as np
         >>> from condokit import BatchAdapter
@@ -432,11 +435,11 @@ class BatchAdapter(Adapter):
         return self.plan_study(study, n, roles.get("bridge"), roles.get("groups"))
 
     def plan_study(self, study: Study, n: int, *names: Any) -> Plan:
-        """Make the plan for a study that has been read already; names are columns of samples."""
+        """Make the plan for a `Study`; `names` are columns by which samples are named."""
         graph, reference, _, _ = self.graph(study)
         return make_plan(study, graph, reference, n, *names)
 
-    kinds = ("batches",)  # that stand in the files which the class reads
+    kinds = ("batches",)  # values of "kind" in files that this class reads
 
     def save(self, path: Place, *, errors: bool | None = None) -> None:
         """Write all maps to one readable JSON file.
@@ -444,9 +447,9 @@ class BatchAdapter(Adapter):
         Parameters
         ----------
         path : path or open file
-            Where to write, whole or not at all.
+            Where to write. The file is written completely or not at all.
         errors : bool or None, default=None
-            Whether standard errors of the maps are written, as for one map.
+            Whether standard errors of the maps are written, as in `AffineMap.save`.
         """
         check_is_fitted(self)
         documents.write(path, self.to_dict(errors), mapfile.MAPS)
@@ -457,7 +460,7 @@ class BatchAdapter(Adapter):
 
     @classmethod
     def load(cls, path: Place) -> "BatchAdapter":
-        """Read the maps that `save` wrote; they transform as before, and can be added to.
+        """Read the maps that `save` wrote. They transform as before, and batches can be added.
 
         Parameters
         ----------
@@ -467,7 +470,7 @@ class BatchAdapter(Adapter):
         Returns
         -------
         BatchAdapter
-            An adapter that is fitted.
+            A fitted adapter.
 
         Examples
         --------
@@ -486,7 +489,7 @@ class BatchAdapter(Adapter):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
-        """Return the adapter of which a file has these fields; raise a ValueError if none."""
+        """Return the adapter with these fields of a file; raise a ValueError if they are wrong."""
         adapter: BatchAdapter = adapter_of(cls, content)
         return adapter
 

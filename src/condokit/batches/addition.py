@@ -1,4 +1,8 @@
-"""One more batch for maps that are fitted: compared with all known rows, mapped before."""
+"""Adds the map of one more batch to fitted maps, which stay as they are.
+
+The new batch is compared with the rows of all known batches, which are mapped to the reference
+first.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +20,7 @@ def add(adapter: Any, study: Study, new: int) -> None:
     """Learn the map of batch number `new` of a study, and add it to a fitted `BatchAdapter`."""
     label, before = study.labels[new], adapter.report_.batches
     joined = against_others(adapter, study, new)
-    # together if the other batches were, so that its errors mean the same as theirs
+    # estimated together if the other batches were, so that its errors mean the same as theirs
     joint = adapter.report_.joint or adapter.joint
     fitted = type(adapter)(adapter.adapter, reference=joined.labels[1], joint=joint)
     fitted.fit_study(joined)
@@ -27,7 +31,7 @@ def add(adapter: Any, study: Study, new: int) -> None:
     largest = known_labels[int(share.argmax())]
     facts = fitted.report_.batches[label]
     facts = replace(facts, path=[label, *adapter.paths_.get(largest, [largest])])
-    # errors of the new map, and on top of them those of the maps that moved the known rows
+    # errors of the new map, plus those of the maps by which the known rows were mapped
     new_map = fitted.maps_[label]
     of_known = of_rows([adapter.maps_[name] for name in known_labels], share)
     errors = identity(study, new_map.links).with_errors(of_known).compose(new_map).errors
@@ -37,7 +41,7 @@ def add(adapter: Any, study: Study, new: int) -> None:
         centre = adapter.reference_ if adapter.reference_ in known_labels else largest
         unit = unit_of(rows[study.labels.index(centre)], adapter.maps_[centre])
         facts = with_errors(facts, expected_errors(new_map, errors, rows[new], unit))
-    else:  # maps of a file may lack their errors, but not the expected errors of values
+    else:  # maps from a file may lack standard errors, but have expected errors of values
         after = np.array([before[name].error_after for name in known_labels])
         carried = np.sqrt(common_shares(share) @ after**2)
         expected = facts.error_before, facts.error_after
@@ -50,7 +54,7 @@ def add(adapter: Any, study: Study, new: int) -> None:
 
 
 def against_others(adapter: Any, study: Study, batch: int) -> Study:
-    """Return one batch as it is, and all others that have a map as one, mapped to the reference."""
+    """Return a study of two domains: one batch as recorded, and all others with a map, mapped."""
     table, labels = study.tables[0], list(adapter.maps_)
     is_mapped = [name in labels and name != study.labels[batch] for name in study.labels]
     code = [

@@ -1,4 +1,4 @@
-"""Maps of all batches: together, or pair by pair along the paths of the graph; their errors."""
+"""Estimates the maps of all batches, together or pair by pair along paths, and their errors."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,24 +23,24 @@ from condokit.maps.families import MAPS, MapFamily
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.summaries.rows import Rows
 
-_MOST_VALUES = 2_000_000  # of rows that tell expected errors
-_FEWEST_OF_BATCH = 50  # rows of a batch that tell its expected error,
-_MOST_OF_BATCH = 1000  # and the most
+_MOST_VALUES = 2_000_000  # rows times features from which expected errors are computed
+_FEWEST_OF_BATCH = 50  # fewest rows of a batch for that (if it has as many),
+_MOST_OF_BATCH = 1000  # and most
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Maps of batches by number, their errors, and expected errors of values before and after."""
+    """Maps of batches by the number of the batch, and their errors."""
 
     maps: dict[int, AffineMap]
-    errors: dict[int, StandardErrors | None]
-    expected: dict[int, tuple[float, float]]
+    errors: dict[int, StandardErrors | None]  # standard errors of the maps
+    expected: dict[int, tuple[float, float]]  # systematic error of a value before and after, in sd
     reference: int
     facts: dict[str, Any]
 
 
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
-    """Tell whether batches are estimated together; refuse what cannot be."""
+    """Return whether batches are estimated together; raise an error if that is not possible."""
     check_word("'joint'", joint, ("auto", True, False))  # type: ignore[arg-type]
     why = _why_not(one)
     if joint is True and why:
@@ -57,7 +57,7 @@ def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
 
 
 def _why_not(one: ConDoAdapter) -> str:
-    """Return why batches cannot be estimated together with these settings, nothing if they can."""
+    """Return why batches cannot be estimated together, an empty string if they can."""
     divergence = (
         one.divergence if isinstance(one.divergence, str) else type(one.divergence).__name__
     )
@@ -78,7 +78,7 @@ def _why_not(one: ConDoAdapter) -> str:
 def estimate(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
 ) -> Estimate:
-    """Find the maps of all batches that have a path to the reference; see also `with_expected`."""
+    """Find the maps of all batches with a path to the reference; `with_expected` completes them."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
     facts["left_alone"] = study.n_mostly_zero
     links, d = next((one.links for one in maps.values()), None), study.n_features
@@ -88,7 +88,7 @@ def estimate(
 
 
 def identity(study: Study, links: Any = None) -> AffineMap:
-    """Return the map that changes nothing."""
+    """Return the identity map of the features of a study."""
     d, names = study.n_features, study.tables[0].feature_names
     return AffineMap(np.ones(d), np.zeros(d), names, links=links)
 
@@ -99,7 +99,7 @@ def find_maps(
     """Return the maps of all batches but the reference, their errors, and facts."""
     if study.is_mostly_zero:  # no feature can be mapped
         return {}, {}, {}
-    # two domains are fitted in one way, whichever adapter asks
+    # two domains without bridges are fitted as by ConDoAdapter, so that both give the same map
     several = len(paths) > 2 or study.n_bridges > 0
     return (_together if joint and several else _along_paths)(study, one, reference, paths)
 
@@ -135,11 +135,12 @@ def _together(
 def _shrink_maps(
     maps: Maps, shrinks: bool
 ) -> tuple[Array, Array, list[DiagonalErrors], dict[str, Any]]:
-    """Pull maps if asked; return scales, offsets, errors and what is found of differences.
+    """Shrink maps if asked; return scales, offsets, errors, and probabilities of differences.
 
-    Errors of sampling, with the pull as an error of its own, cover too much where few rows leave
-    much to the priors; those of the posterior too little where these are wrong. A geometric mean of
-    the two variances, with weights 0.4 and 0.6, covers 92 to 98% in simulations, along chains too.
+    The sampling variance plus the squared bias of shrinkage covers too much with few rows, where
+    priors matter most. The posterior variance covers too little where priors are wrong. A geometric
+    mean of the two variances, with weights 0.4 and 0.6, covers 92 to 98% in simulations, also along
+    chains of batches.
     """
     log_scale, image, facts = np.log(maps.scale), maps.image, dict[str, Any]()
     var_log, var_image = (np.einsum("dbb->db", c) for c in (maps.cov_log, maps.cov_image))
@@ -158,7 +159,10 @@ def _shrink_maps(
 
 
 def _between(believed: Array, sampled: Array) -> Array:
-    """Return standard errors from variances of the posterior, and of sampling with the pull."""
+    """Return standard errors from the posterior variance, and from sampling variance and bias.
+
+    These are powers of variances: half of the weights 0.6 and 0.4 of `_shrink_maps`.
+    """
     return np.asarray(believed**0.3 * sampled**0.2)
 
 
@@ -172,7 +176,7 @@ def _along_paths(
         if b == reference:
             continue
         step = paths[b][1]
-        # columns that are not used were spoken of
+        # a warning about unused columns has been given for the whole study
         own = clone(one).fit_domains(replace(study.pair(b, step), unused=()))
         maps[b], errors[b] = own.map_, own.errors_
         if step == reference:
@@ -187,8 +191,8 @@ def _along_paths(
 
 
 def some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
-    """Return some rows of every batch."""
-    if not study.is_whole:  # two rows with the same mean and spread
+    """Return a subsample of the rows of every batch, each (n_rows, n_features)."""
+    if not study.is_whole:  # rows are not in memory: two rows with their mean and spread
         stats = study.moments()
         return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * stats.sd[b] for b in batches}
     n = _MOST_VALUES // (len(batches) * study.n_features)
@@ -203,8 +207,9 @@ def some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
 def with_expected(found: Estimate, study: Study) -> Estimate:
     r"""Add the expected systematic error of a value of each batch, in sd of the reference.
 
-    With :math:`h` the map and s its standard error, :math:`before^2 = E (h - x)^2 + E s^2` and
-    :math:`after^2 = E s^2`, over rows and features.
+    With h(x) the mapped value and s its standard error,
+    :math:`before^2 = E (h(x) - x)^2 + E s^2` and :math:`after^2 = E s^2`, where E is the mean over
+    rows and features.
     """
     linked = replace(study, links=found.maps[found.reference].links)
     rows = some_rows(linked, list(found.maps))
@@ -220,7 +225,7 @@ def with_expected(found: Estimate, study: Study) -> Estimate:
 
 
 def unit_of(reference: Array, affine: Any = None) -> Array:
-    """Return standard deviations of the features of reference rows, or of rows mapped to it."""
+    """Return standard deviations (n_features,) of reference rows, or of rows after a map to it."""
     rows = reference if affine is None else affine.without_links(reference)
     return ones_for_zeros(np.nan_to_num(np.nanstd(rows, axis=0)))
 
@@ -228,14 +233,14 @@ def unit_of(reference: Array, affine: Any = None) -> Array:
 def expected_errors(
     affine: Any, errors: StandardErrors, X: Array, unit: Array
 ) -> tuple[float, float]:
-    """Return the expected error of rows before and after their map; see `with_expected`."""
+    """Return the expected error of rows before and after the map; see `with_expected`."""
     noise = mean_square(errors.std(X) / unit).mean()
     before = mean_square((affine.without_links(X) - X) / unit).mean() + noise
     return float(np.sqrt(before)), float(np.sqrt(noise))
 
 
 def mean_square(values: Array) -> Array:
-    """Return the mean square of every feature; 0 of one without values."""
+    """Return the mean square (n_features,) of known values; 0 for a feature without values."""
     known = ~np.isnan(values)
     return np.asarray(np.square(values, where=known, out=np.zeros(values.shape)).sum(axis=0)) / (
         np.maximum(known.sum(axis=0), 1)
@@ -245,9 +250,10 @@ def mean_square(values: Array) -> Array:
 def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
     r"""Map all batches to their centre instead of to one of them.
 
-    The centre is the frame :math:`y = a x + c` of the reference in which log-scales and the shifts
-    of batch means average to zero, weighted by rows. Errors of maps are as correlated as the
-    graph's offsets are, and become :math:`e_b - \sum_k w_k e_k`.
+    The reference's values x are replaced by :math:`y = a x + c`, with a and c such that the
+    log-scales of all maps, and the shifts of batch means, average to zero, weighted by rows. The
+    error :math:`e_b` of a map becomes :math:`e_b - \sum_k w_k e_k`, with :math:`w_k` the shares of
+    rows; errors of maps are taken to be correlated as the graph's offsets are.
     """
     if any(one.kind != "diagonal" for one in found.maps.values()):
         raise refusal("{@reference='consensus'} needs diagonal maps. Name a reference.")
@@ -269,7 +275,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
         V = covariance(graph.information_matrix(np.zeros(graph.strata_shape)), found.reference)
         V = V[np.ix_(list(found.errors), list(found.errors))]
         sd = ones_for_zeros(np.sqrt(np.diag(V)))
-        less = np.eye(len(own)) - [share[b] for b in found.errors]  # the centre moves, too
+        less = np.eye(len(own)) - [share[b] for b in found.errors]  # the centre has an error, too
         parts = np.stack(
             [[e.of_scale / found.maps[b].scale, a * e.of_image] for b, e in zip(found.errors, own)]
         )

@@ -1,4 +1,4 @@
-"""The file of all maps of a `BatchAdapter`: what it holds, and how an adapter is read from it."""
+"""The file of all maps of a `BatchAdapter`: its content, and how an adapter is read from it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from condokit.maps.standard_errors import DiagonalErrors
 
 
 def content_of(adapter: Any, errors: bool | None) -> dict[str, Any]:
-    """Return what the file of a fitted adapter holds."""
+    """Return the content of the file of a fitted adapter."""
     names, reference = getattr(adapter, "feature_names_in_", None), adapter.reference_
     return {
         "kind": "batches",
@@ -36,7 +36,7 @@ def content_of(adapter: Any, errors: bool | None) -> dict[str, Any]:
 
 
 def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
-    """Return a fitted adapter of a class from what its file holds; raise a ValueError if none."""
+    """Return a fitted adapter of class `kind` from a file's content, or raise a ValueError."""
     reference, settings = content["reference"], _settings_of(content.get("provenance"))
     inner, default = ConDoAdapter(**settings), ConDoAdapter()
     is_default = inner.get_params(deep=False) == default.get_params(deep=False)
@@ -47,7 +47,7 @@ def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
     adapter.provenance_ = check_provenance(content.get("provenance")) or {}
     adapter.report_ = report_from_file(reference, adapter.provenance_, list(maps))
     adapter.reference_ = reference
-    if reference in maps:  # its map changes nothing, and so without any error
+    if reference in maps:  # its map is the identity, which has no error
         no_errors = DiagonalErrors(*np.zeros((3, maps[reference].n_features_in_)))
         maps[reference] = maps[reference].with_errors(no_errors)
     adapter.maps_, adapter.graph_ = maps, []
@@ -59,7 +59,7 @@ def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
 
 
 def _settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of the adapter by name; instances cannot be made from their text."""
+    """Return the adapter's settings that a file has by name; instances cannot be read from text."""
     given = dict((provenance or {}).get("adapter", {}))
     named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
     some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
@@ -72,7 +72,7 @@ def _settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _maps_of(content: dict[str, Any]) -> dict[Any, Any]:
-    """Return the maps in a file, which must be of the same features, by their labels."""
+    """Return the maps in a file by label; raise an error if they are of different features."""
     names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
     if columns is not None:
         is_wrong = len({*columns}) < len(columns) or max(columns) >= width

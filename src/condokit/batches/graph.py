@@ -1,15 +1,17 @@
-r"""The graph of what can be compared: batches, and what any two of them have in common.
+r"""The graph of batches: which two can be compared, how well, and the best paths between batches.
 
 Two batches a and b can be compared if their confounders overlap, or if samples were measured in
-both (bridges). With D the confounders of their rows (constant, straight lines, levels), the offset
-between them has the information, in units of one over the residual variance,
+both (bridge samples). Let D be the design matrix of the confounders in the rows of both (a
+constant, straight lines, levels) and :math:`1_b` the indicator of rows of b. The offset between the
+batches is estimated with the information (inverse variance, in units of one over the residual
+variance)
 
 .. math:: g_{ab} = n_b - 1_b' D (D'D)^{-1} D' 1_b + m_{ab} \frac{1 + \rho}{2},
 
-:math:`m_{ab}` the number of bridges and :math:`\rho` the ratio of variances between samples and of
-one sample measured again. A value is then wrong by about
-:math:`\sqrt{1 / g_{ab} + 1 / 2 n_a + 1 / 2 n_b}` residual standard deviations, from the offset and
-the two scales. Squares add up along a path.
+where :math:`m_{ab}` is the number of bridge samples and :math:`\rho` the variance between samples
+over that of repeated measurements of one sample. The error of a mapped value is then about
+:math:`\sqrt{1 / g_{ab} + 1 / 2 n_a + 1 / 2 n_b}` residual standard deviations: the first term is
+from the offset, the others from the two scales. Squared errors add up along a path of batches.
 """
 
 from dataclasses import dataclass, field
@@ -23,17 +25,21 @@ from condokit.compare.comparison import compare
 from condokit.data.covariates import crossed
 from condokit.data.study import Study
 
-RATIO = 4.0  # of variances between samples and of one sample measured again
-_MOST_PAIRS = 100  # whose overlap is measured though no path asks for it
-_FEWEST_ROWS = 2
-_FEWEST_BRIDGES = 2
-_MOST_LEVELS = 200
-_ROUNDING = 1e-9
+RATIO = 4.0  # assumed rho: variance between samples over that of repeated measurements
+_MOST_PAIRS = 100  # up to so many pairs all overlaps are measured; else only those on paths
+_FEWEST_ROWS = 2  # of a batch that can be compared
+_FEWEST_BRIDGES = 2  # bridge samples that connect two batches, whatever their overlap
+_MOST_LEVELS = 200  # combinations of categories; with more, only numbers enter D
+_ROUNDING = 1e-9  # relative difference up to which two references are equally good
 
 
 @dataclass
 class Graph:
-    """Which batches can be compared, how well, and the best way from each to the reference."""
+    """Which batches can be compared, how well, and the best paths to the reference.
+
+    Batches are numbered as in `study.labels`. `error` (n_batches, n_batches) has the expected error
+    of a value of one batch in units of the other, infinite if they cannot be compared.
+    """
 
     study: Study
     min_overlap: float
@@ -53,7 +59,7 @@ class Graph:
         D = np.column_stack([np.ones(len(used)), at.Z])
         if at.Z.shape[1] and 1 < at.n_categories <= _MOST_LEVELS:
             D = np.column_stack([D, at.category[:, None] == np.arange(1, at.n_categories)])
-        self.is_counted = not at.Z.shape[1]  # categories alone: counts tell all
+        self.is_counted = not at.Z.shape[1]  # with categories only, counts are all that is needed
         root = np.sqrt(at.counts)[:, None]
         parts = [(D * root)[self.batch == b] for b in range(K)]
         self.gram = np.stack([part.T @ part for part in parts])
@@ -71,7 +77,10 @@ class Graph:
                     self.overlap(a, b)
 
     def information(self, a: int, b: int) -> float:
-        """Return what confounders tell of the offset between two batches: g without bridges."""
+        r"""Return the information on the offset of two batches from confounders, without bridges.
+
+        For categories it is :math:`\sum_k n_{ak} n_{bk} / (n_{ak} + n_{bk})` over levels k.
+        """
         if self.is_counted:
             both = (
                 self.levels[a] * self.levels[b] / np.maximum(self.levels[a] + self.levels[b], 1e-9)
@@ -84,11 +93,15 @@ class Graph:
 
     @property
     def strata_shape(self) -> tuple[int, int]:
-        """Numbers of batches and of combinations of categories."""
+        """Number of batches, and of combinations of categories."""
         return self.levels.shape[0], self.levels.shape[1]
 
     def information_matrix(self, extra: Array) -> Array:
-        """Return what is known of the offsets of all batches, with extra rows in strata."""
+        """Return the information matrix (n_batches, n_batches) of the offsets of all batches.
+
+        `extra` (n_batches, n_strata) are rows to be added; the formula is in
+        `condokit.batches.plan`.
+        """
         if self.is_counted:
             counts = self.levels + extra
             total = np.maximum(counts.sum(axis=0), 1e-300)
@@ -103,7 +116,7 @@ class Graph:
         return L
 
     def _error(self, a: int, b: int) -> float:
-        """Return by how much a value of one batch is wrong in units of the other, in sd."""
+        """Return the expected error in sd of a value that is mapped from one batch to the other."""
         if min(self.rows[a], self.rows[b]) < _FEWEST_ROWS:
             return np.inf
         g = self.bridges[a, b] * (1 + RATIO) / 2
@@ -112,7 +125,7 @@ class Graph:
         return float(np.sqrt(1 / g + 0.5 / self.size[a] + 0.5 / self.size[b])) if g > 0 else np.inf
 
     def overlap(self, a: int, b: int) -> float:
-        """Return the overlap coefficient of two batches' confounders, measured once."""
+        """Return the overlap coefficient of two batches' confounders; it is kept once measured."""
         pair = (a, b) if a < b else (b, a)
         if pair not in self.overlaps:
             self.overlaps[pair] = self._measured(*pair)
@@ -131,7 +144,7 @@ class Graph:
         return found.overlap.coefficient
 
     def is_edge(self, a: int, b: int) -> bool:
-        """Tell whether two batches can be compared directly."""
+        """Return whether two batches can be compared directly."""
         if not np.isfinite(self.error[a, b]):
             return False
         if self.bridges[a, b] >= _FEWEST_BRIDGES:
@@ -141,7 +154,10 @@ class Graph:
         return self.overlap(a, b) >= max(self.min_overlap, 1e-9)
 
     def paths(self, reference: int) -> dict[int, list[int]]:
-        """Return the path of least error from every batch that has one to the reference."""
+        """Return the path of least squared error from each batch to the reference, if any.
+
+        Dijkstra's algorithm; overlaps, which are slow, are measured only for edges that it needs.
+        """
         cost, before = {reference: 0.0}, {reference: reference}
         visited: list[int] = []
         while open_ := [b for b in cost if b not in visited]:
@@ -160,10 +176,12 @@ class Graph:
         return paths
 
     def best_reference(self) -> int:
-        """Return the batch to which all others have the best paths, weighted by their rows."""
-        # Measuring overlaps takes long, so that the batches come first that would be best if all
-        # overlaps not yet measured were enough, until no other can be better. A path back is as
-        # long as one there.
+        """Return the batch to which all others have the best paths, weighted by their rows.
+
+        Measuring overlaps is slow. So candidates are tried in the order of a bound: how good they
+        would be if all overlaps that are not measured yet were sufficient. The search ends when no
+        other candidate can be better. Paths are equally long in both directions.
+        """
         square = np.where(np.isfinite(self.error), self.error**2, 0.0)  # 0: no edge
         reach, best, found = np.ones(square.shape, dtype=bool), (-np.inf, -np.inf), 0
         left = set(range(self.study.n_domains))
@@ -190,7 +208,7 @@ class Graph:
         return found
 
     def reference(self, wanted: Any) -> tuple[int, str]:
-        """Return the batch to map to, and how it came about; see `BatchAdapter`."""
+        """Return the batch to map to, and in words why it is the reference; see `BatchAdapter`."""
         labels = self.study.labels
         wanted = self.study.wanted if wanted is None else wanted
         if wanted is None and "reference" in labels:
@@ -210,7 +228,7 @@ class Graph:
         return labels.index(wanted), f"{wanted}, as asked for"
 
     def refuse(self, paths: dict[int, list[int]], reference: int, keep: bool) -> None:
-        """Refuse batches that no path reaches, or warn that they stay as they are."""
+        """Raise an error for batches without a path; with `keep`, warn that they stay unchanged."""
         lost = [b for b in range(self.study.n_domains) if b not in paths]
         if lost:
             self._refuse(lost, keep)
@@ -238,7 +256,7 @@ class Graph:
         return float(np.sqrt(sum(self.error[a, b] ** 2 for a, b in zip(path[:-1], path[1:]))))
 
     def edges(self) -> list[dict[str, Any]]:
-        """Return the pairs of batches that were looked at, with what they have in common."""
+        """Return the pairs of batches whose overlap was measured, and what they have in common."""
         found = []
         for (a, b), overlap in sorted(self.overlaps.items()):
             bridges, error = int(self.bridges[a, b]), float(self.error[a, b])

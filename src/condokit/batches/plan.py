@@ -1,15 +1,17 @@
 r"""What to measure next: the samples, or the new subjects, that lower the expected error most.
 
-Offsets of all batches have the information matrix, with D the confounders of all rows and N the
-sums of D over the rows of each batch,
+Let n be the numbers of rows of the batches, D the design matrix of the confounders in all rows, and
+N the sums of D over the rows of each batch. The offsets of all batches have the information matrix
 
 .. math:: L = diag(n) - N' (D'D)^{-1} N + \sum_i (1 + \rho) (diag(1_i) - 1_i 1_i' / m_i),
 
-the last over samples i that were measured in m batches. Its inverse V without the reference is the
-covariance of offsets in residual variances. A sample of batch a that is measured again in b adds
-:math:`\omega c c'` with c = e_a - e_b and :math:`\omega = (1 + \rho) / 2`, which takes
-:math:`c' V w V c / (1 / \omega + c' V c)` off the mean error :math:`\sum_b w_b V_{bb}`, w the
-shares of rows. Samples are chosen one after another, each the best given those before.
+where the sum is over bridge samples i, each measured in :math:`m_i` batches, which :math:`1_i`
+marks, and :math:`\rho` is that of `condokit.batches.graph`. The inverse V of L, without the
+reference, is the covariance of the offsets in residual variances. Measuring a sample of batch a
+also in b adds :math:`\omega c c'` to L, with :math:`c = e_a - e_b` and
+:math:`\omega = (1 + \rho) / 2`. By the Sherman-Morrison formula this lowers the mean squared error
+:math:`\sum_b w_b V_{bb}`, with w the shares of rows, by
+:math:`c' V diag(w) V c / (1 / \omega + c' V c)`. Samples are chosen greedily, one after another.
 """
 
 from collections.abc import Sequence
@@ -24,22 +26,23 @@ from condokit.data.measurements import names_of_rows
 from condokit.data.study import Study, cell_names
 from condokit.data.subsets import subsample
 
-_UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd
-_MOST_CANDIDATES = 500  # of a batch, among which samples are chosen
-_LARGE = 10.0  # errors beyond which nothing is known
+_UNKNOWN = 1e-4  # prior information on offsets (a prior sd of 100), so that L has an inverse
+_MOST_CANDIDATES = 500  # rows of a batch among which samples are chosen
+_LARGE = 10.0  # sd; larger errors come from the prior only, so that they count as unknown
 
 
 @dataclass(frozen=True)
 class Plan:
     """Which samples to measure again and where, or which subjects to add, and what that gains."""
 
-    #: Samples to measure again: "row" (and "name"), "batch" that it is of, and where "again_in".
+    #: Samples to measure also in another batch: "row" and "name" of each, its "batch", and the
+    #: batch "again_in".
     again: list[dict[str, Any]]
-    #: Instead of these, new subjects: "batch", "values" of confounders, and how many, "n".
+    #: Or else new subjects: their "batch", "values" of confounders, and number "n".
     add: list[dict[str, Any]]
     error_before: float  #: Expected error of a value now, in sd.
-    error_after: float  #: If these samples are measured again.
-    error_after_adding: float  #: If these subjects are added instead; nan without confounders.
+    error_after: float  #: Expected error if these samples are measured again, in sd.
+    error_after_adding: float  #: The same if these subjects are added; nan without confounders.
 
     def __str__(self) -> str:
         moves: dict[tuple[Any, Any], list[str]] = {}
@@ -58,7 +61,7 @@ class Plan:
         return "\n".join(lines)
 
     def _to(self, after: float) -> str:
-        """Say what is gained in a share, which holds as well for what a fit expects."""
+        """Return the gain in words, as a share of the error: that also holds for a fit's errors."""
         if after > _LARGE:
             return "does not connect them all"
         if self.error_before > _LARGE:
@@ -67,7 +70,7 @@ class Plan:
 
 
 def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any) -> Plan:
-    """Choose n samples, or n new subjects, one after another; columns may name samples."""
+    """Choose n samples, or n new subjects, one after another; `columns` may name samples."""
     check_integer("n", n, 1)
     scales = float(
         (graph.size / graph.size.sum()) @ (0.5 / graph.size + 0.5 / graph.size[reference])
@@ -86,7 +89,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any)
         gain = np.diag(M)[:, None] + np.diag(M) - 2 * M
         gain = gain / (2 / (1 + RATIO) + spread)
         for pair in {pair for pair in moves if moves.count(pair) >= graph.rows[pair[0]]}:
-            gain[pair] = gain[pair[::-1]] = -np.inf  # all its samples are chosen
+            gain[pair] = gain[pair[::-1]] = -np.inf  # all samples of this batch are chosen
         if gain.max() <= 0:
             break
         a, b = np.unravel_index(int(gain.argmax()), gain.shape)
@@ -101,7 +104,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any)
 
 
 def covariance(L: Array, reference: int) -> Array:
-    """Return the covariance of offsets; those of the reference are known."""
+    """Return the covariance (n_batches, n_batches) of offsets to the reference, whose own is 0."""
     others = np.delete(np.arange(len(L)), reference)
     V = np.zeros(L.shape)
     free = np.ix_(others, others)
@@ -112,7 +115,10 @@ def covariance(L: Array, reference: int) -> Array:
 def _samples(
     study: Study, moves: list[tuple[int, int]], names: Sequence[Any] | None
 ) -> list[dict[str, Any]]:
-    """Choose samples for the moves, evenly along what varies most in their batch."""
+    """Choose samples for the moves, at even steps along the first principal axis of their batch.
+
+    A move is a pair: the batch of the sample, and the batch in which it is measured again.
+    """
     found: list[dict[str, Any]] = []
     for a in sorted({a for a, _ in moves}):
         there = sorted(b for one, b in moves if one == a)
@@ -134,7 +140,7 @@ def _samples(
 
 
 def _subjects(study: Study, graph: Graph, error: Any, n: int) -> tuple[list[dict[str, Any]], Array]:
-    """Choose new subjects of known strata for batches, one after another."""
+    """Choose new subjects, one after another: the batch and stratum that lower the error most."""
     extra = np.zeros(graph.strata_shape)
     strata = study.strata()
     if not graph.is_counted or not strata.names:

@@ -1,4 +1,4 @@
-"""What is known of the maps of many batches: facts that print, and that go into their file."""
+"""Facts about the maps of many batches, for printing and for their file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,33 +17,33 @@ _FIGURES = ("overlap", "bridges", *ERRORS)
 
 
 def label_for_file(label: Any) -> Any:
-    """Return a label as a file can hold it."""
+    """Return a label as a text, number or bool, which JSON can hold."""
     label = label.item() if hasattr(label, "item") else label
     return label if isinstance(label, str | int | float | bool) else str(label)
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What is known of one batch: figures that the report tells."""
+    """Facts about one batch and its map."""
 
     rows: Any  #: Number of rows; hidden if they are few.
     path: list[Any]  #: Labels from the batch to the reference.
-    overlap: float  #: With the next batch on the path.
-    bridges: int  #: With the next batch on the path.
+    overlap: float  #: Overlap of confounders with the next batch on the path.
+    bridges: int  #: Bridge samples in common with the next batch on the path.
     error_before: float  #: Expected systematic error of a value, in sd of the reference.
     error_after: float  #: The same after the map.
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """Facts of a fit of many batches."""
+    """Facts about a fit of many batches."""
 
-    reference: Any  #: The batch that was mapped to.
-    why: str  #: How it came about.
+    reference: Any  #: The batch to which all are mapped.
+    why: str  #: Why it is that batch.
     joint: bool  #: Whether all batches were estimated together.
-    batches: dict[Any, BatchFacts]  #: Facts of every batch by its label.
-    unreachable: list[Any]  #: Labels of batches that no path reaches.
-    facts: dict[str, Any]  #: Facts of the fit.
+    batches: dict[Any, BatchFacts]  #: Facts about every batch by its label.
+    unreachable: list[Any]  #: Labels of batches without a path to the reference.
+    facts: dict[str, Any]  #: Other facts about the fit.
 
     def __str__(self) -> str:
         lines = [
@@ -61,7 +61,7 @@ class BatchReport:
 def report_from_file(
     reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
 ) -> BatchReport:
-    """Return the facts in a file; refuse paths that do not lead to the reference."""
+    """Return the report in a file; raise an error if a path does not lead to the reference."""
     facts: dict[Any, BatchFacts] = {}
     for one in provenance.get("batches", ()):
         rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
@@ -78,7 +78,7 @@ def report_from_file(
 
 
 def facts_for_file(report: BatchReport) -> list[dict[str, Any]]:
-    """Return the facts of every batch as a file holds them."""
+    """Return the facts about every batch in the form of the file."""
     return [
         {
             "label": label_for_file(label),
@@ -93,7 +93,7 @@ def facts_for_file(report: BatchReport) -> list[dict[str, Any]]:
 
 
 def with_errors(facts: BatchFacts, expected: Sequence[float]) -> BatchFacts:
-    """Return facts with other expected errors, before and after, rounded as all doors say them."""
+    """Return facts with other expected errors (before, after), rounded to 4 decimals."""
     before, after = (round(e, 4) for e in expected)
     return replace(facts, error_before=before, error_after=after)
 
@@ -101,12 +101,13 @@ def with_errors(facts: BatchFacts, expected: Sequence[float]) -> BatchFacts:
 def facts_of(
     graph: Graph, paths: dict[int, list[int]], expected: Mapping[int, tuple[float, float]]
 ) -> dict[Any, BatchFacts]:
-    """Return what is known of every batch that has a path, by label."""
+    """Return facts about every batch with a path, by label."""
     facts, labels = {}, graph.study.labels
     for b, path in sorted(paths.items()):
         with_next = 1.0, 0
         if path[1:]:
-            overlap = round(graph.overlap(b, path[1]), 3)  # once, so that all doors say the same
+            # rounded here, so that the record, the file and the page show the same number
+            overlap = round(graph.overlap(b, path[1]), 3)
             with_next = overlap, int(graph.bridges[b, path[1]])
         rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
         errors = expected.get(b, (float("nan"), float("nan")))
@@ -118,7 +119,7 @@ def facts_of(
 def account_of_batches(
     report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
 ) -> Mapping[str, Any]:
-    """Tell how the maps came about, without anything that a file may not give away."""
+    """Return how the maps were fitted, as far as a file may disclose it."""
     facts = {
         "joint": report.joint,
         "reference": report.why,
@@ -136,7 +137,7 @@ def with_added(
     label: Any,
     others: Sequence[Any],
 ) -> Mapping[str, Any]:
-    """Return the account of maps, given that of the fit of one that was added to them later."""
+    """Return the account of all maps after one was added later, whose fit has its own account."""
     own = {"label": label_for_file(label), "compared_with": [label_for_file(one) for one in others]}
     own |= {name: fitted[name] for name in ("versions", "confounders", "warnings")}
     changed = {"batches": facts_for_file(report), "additions": [*known.get("additions", ()), own]}

@@ -1,4 +1,4 @@
-"""What the two domains have in common: refused, or warned of, where it is little or weak."""
+"""What the two domains have in common; little is refused, or warned of."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,14 +33,14 @@ class Comparison:
     support: Support  # those that are compared
     overlap: Overlap
     used: Array  # the numbers of the rows that are compared, where rows are asked for
-    is_query: Array  # of these rows
-    covariates: Covariates  # of these rows
-    place: Array  # of every row among the values compared, -1 for rows that are not
+    is_query: Array  # which of these rows are query rows
+    covariates: Covariates  # confounders of these rows as numbers
+    place: Array  # number of every row's value among those compared, -1 for none
     fraction: float = 1.0  # share of the support points that are looked at, the paper's F
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
-        """Which of the used rows are support points of continuous confounders, and weights."""
+        """The used rows that are support points of continuous confounders, by number; weights."""
         rows, weights = self.prior.points(self.covariates, self.is_query)
         order = self.covariates.take(rows).order
         some = np.sort(order[subsample(len(rows), round(self.fraction * len(rows)) or 1)])
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def fewest_rows(self) -> float:
-        """The rows compared of the smaller domain."""
+        """The number of rows that are compared, of the smaller domain."""
         return float(min(self.support.count_query.sum(), self.support.count_reference.sum()))
 
 
@@ -63,11 +63,13 @@ def compare(
     measured: bool = False,
     each: bool = True,
 ) -> Comparison:
-    """Find what the domains have in common, and refuse or warn if it is little."""
-    # With `by_rows` the rows are needed themselves, also if all confounders are categories.
-    # `limits` are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is
-    # refused or said, and the overlap is not known unless it is measured; that of each confounder
-    # alone takes as long again for each of them.
+    """Find what the domains have in common, and refuse or warn if it is little.
+
+    With `by_rows` the confounders of single rows are gathered even if all are categories. `limits`
+    are the overlap coefficients below which to warn, and to refuse. If `quiet`, nothing is refused
+    or warned of, and the overlap is computed only if it is `measured`. `each` says whether the
+    overlap of each confounder on its own is computed as well, which takes as long again for each.
+    """
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
     _refuse_bandwidth(domains, prior, conditional)
@@ -112,6 +114,7 @@ def _refuse_bandwidth(domains: Study, *ingredients: Any) -> None:
 
 
 def _warn_dropped(support: Support) -> None:
+    """Warn of levels that occur in one domain only."""
     what = "{n_values} confounder value(s) occur in one domain only and are not compared"
     text = what + ": {values} ({n_query:rows} query and {n_reference:rows} reference rows)."
     rows = {n: sum(row[n] for row in support.dropped) for n in ("n_query", "n_reference")}
@@ -120,7 +123,7 @@ def _warn_dropped(support: Support) -> None:
 
 
 def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> None:
-    """Refuse or warn if there is little to compare, naming the confounders to blame."""
+    """Refuse or warn if there is little to compare, naming confounders with little overlap."""
     worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < warn_below]
     blame = f" (alone: {', '.join(worst)})" if worst else ""
     facts = dict[str, Any](coefficient=overlap.coefficient, blame=blame, least=refuse_below)

@@ -15,17 +15,17 @@ from condokit.data.covariates import Covariates
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import folds
 
-_ROWS_OF_OVERLAP = 5000  # that tell how domains differ
+_ROWS_OF_OVERLAP = 5000  # rows from which the propensity is estimated, at most
 _FOLDS = 3
-_PENALTIES = (10.0, 1.0, 0.1)
+_PENALTIES = (10.0, 1.0, 0.1)  # of squared coefficients, tried by held-out likelihood
 _MOST_STEPS = 30
-_RENEWED = (0, 4, 7, 11, 16, 22)  # steps that renew the curvature
-_FEW_COLUMNS = 32  # whose curvature costs no more than a step
-_STILL = 2e-3  # of coefficients, below which a step is the last
-_STEEPEST = 5.0  # factor of the propensity's log-odds
-_CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances e that strata may have
-_MOST_ROUNDS = 1000
-_BY_CHANCE = 0.01  # chance that equal domains have as many rows out of each other's range
+_RENEWED = (0, 4, 7, 11, 16, 22)  # steps at which the curvature is computed again
+_FEW_COLUMNS = 32  # columns up to which the curvature costs no more than a step
+_STILL = 2e-3  # largest change of a coefficient at the last step
+_STEEPEST = 5.0  # largest factor by which calibration multiplies log-odds
+_CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances that strata may have
+_MOST_ROUNDS = 1000  # iterations of expectation maximisation, at most
+_BY_CHANCE = 0.01  # probability that equal domains have so many rows outside each other's range
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,13 @@ class Overlap:
 def measure_overlap(
     domains: Study, strata: Strata, covariates: Covariates, is_query: Array, each: bool = True
 ) -> Overlap:
-    """Measure the overlap of all confounders together, and of each alone unless told not to."""
-    # For categories, the sum of the smaller of both shares. With continuous columns, the mean over
-    # both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row with
-    # these confounders is a query row, the domains having equal weight; but no more than the share
-    # of either domain's rows in the range of the other, column by column.
+    """Measure the overlap of all confounders together, and of each on its own if `each`.
+
+    For categories it is the sum over strata of the smaller of both shares. With continuous columns
+    it is the mean over both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability
+    that a row with these confounders is a query row if the domains have equal weight; but at most
+    the share of either domain's rows in the range of the other, column by column.
+    """
     counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
     coefficient, unseen = overlap_of_counts(counts, _rows_per_subject(domains, strata.codes))
     by_confounder: dict[str, float] = {}
@@ -102,9 +104,9 @@ def measure_overlap(
 
 
 def _in_bins(domains: Study, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
-    """Yield continuous confounders with rows of both domains by level and bin, and by bin alone.
+    """Yield continuous confounders with counts of both domains, by level and bin, and by bin.
 
-    What domains have in common in bins of each is no less than what they have in all together.
+    Used where only sums are known. The overlap of each confounder is at least that of all together.
     """
     sums = domains.sums_only
     for j, name in enumerate(sums.continuous.basis.names):
@@ -116,16 +118,20 @@ def _in_bins(domains: Study, strata: Strata) -> Iterator[tuple[str, Array, Array
 
 
 def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[float, float]:
-    r"""Return :math:`\sum_k \min(p_k, r_k)` of strata, and the part that one domain has not shown.
+    r"""Return the overlap of strata, corrected for chance, and the share seen in one domain only.
 
-    Of the n rows of a stratum, Binomial(n, pi) are query rows, with
-    :math:`\pi = N_q e / (N_q e + N_r (1 - e))` and e the chance of a query row if both domains
-    were of one size. The smaller of two counted shares is on average
-    :math:`n [\pi P(B < c) / N_q + (1 - \pi) P(B > c) / N_r]` with B binomial of n - 1 rows and
-    c = floor(n N_q / N), which is less than
+    The overlap is :math:`\sum_k \min(p_k, r_k)` with the true shares p and r of strata; with
+    counted shares it is too small, and the expected deficit is added. Of the n rows of a stratum,
+    Binomial(n, pi) are query rows, with :math:`\pi = N_q e / (N_q e + N_r (1 - e))` and e the
+    probability of a query row if both domains had equal size. The smaller of the two counted shares
+    is on average :math:`n [\pi P(B < c) / N_q + (1 - \pi) P(B > c) / N_r]` with B binomial of n - 1
+    rows and c = floor(n N_q / N), while
     :math:`\min(p, r) = n \min(e, 1 - e) / (N_q e + N_r (1 - e))`. The difference is averaged over
-    what is known of e, and added. Totals are given, so that counts vary less, by the root of
-    1 - n / N. `per_subject` rows are counted as one.
+    the distribution of e in strata (`_known_chances`). Since totals are given, counts vary less, by
+    the root of 1 - n / N.
+
+    `counts` has the shape (2, n_strata); `per_subject` rows count as one. The second result is the
+    true overlap that is expected in strata where one domain has no rows.
     """
     totals = counts.sum(axis=1)
     plain = float((counts / totals[:, None]).min(axis=0).sum())
@@ -148,9 +154,11 @@ def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[
 
 
 def _known_chances(cells: Array, pi: Array, times: Array) -> Array:
-    """Return how likely every stratum has each of the chances, given all strata."""
-    # their distribution is of greatest likelihood (Kiefer and Wolfowitz 1956), by expectation and
-    # maximisation, with one more stratum at e = 1/2: domains differ on evidence only
+    """Return the posterior probability of each of `_CHANCES` for every stratum, given all strata.
+
+    Their distribution over strata maximises the likelihood (Kiefer and Wolfowitz 1956), found by
+    expectation maximisation. One more stratum at e = 1/2 is added: domains differ on evidence only.
+    """
     log_likelihood = xlogy(cells[0][:, None], pi) + xlogy(cells[1][:, None], 1 - pi)
     likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
     share = np.full(len(pi), 1 / len(pi))
@@ -166,13 +174,13 @@ def _known_chances(cells: Array, pi: Array, times: Array) -> Array:
 
 
 def _binomial(k: Array, n: Array, pi: Array) -> Array:
-    """Return P(B <= k) of a binomial B, for n that need not be whole numbers too."""
+    """Return P(B <= k) of a binomial B; n need not be a whole number."""
     inside = betainc(np.maximum(n - k, 1e-9), np.maximum(k + 1, 1e-9), 1 - pi)
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
 
 
 def _rows_per_subject(domains: Study, code: Array) -> Array | float:
-    """Return how many rows of a stratum come as one, by domain: those of the same subject."""
+    """Return the mean number of rows of a subject in a stratum, by domain, averaged over rows."""
     if domains.groups is None:
         return 1.0
     weights, per_subject = np.ones(len(code)), []
@@ -187,7 +195,7 @@ def _rows_per_subject(domains: Study, code: Array) -> Array | float:
 
 
 def _effective_rows(counts: Array) -> list[float]:
-    """Return the rows of each domain that the strata they share are worth."""
+    """Return each domain's effective sample size for the common part of the strata."""
     totals = counts.sum(axis=1)
     shares = counts / totals[:, None]
     common = shares.min(axis=0)
@@ -196,11 +204,12 @@ def _effective_rows(counts: Array) -> list[float]:
 
 
 def _ranges(z: Array, covariates: Covariates, is_query: Array) -> tuple[float, float]:
-    r"""Return the share of query rows out of the reference's range, and the most they can share.
+    r"""Return the share of query rows outside the reference's range, and a bound of the overlap.
 
-    The rows in the range of the other domain are the most that two domains have in common. Of equal
-    domains, more than :math:`\log(2 p / \alpha) / \log(N / n)` of n rows are outside with
-    probability about alpha in one of p columns: so many, or rows of so many subjects, do not count.
+    The overlap is at most the share of either domain's rows in the range of the other. If domains
+    are equal, more than :math:`\log(2 p / \alpha) / \log(N / n)` of n rows are outside with
+    probability about :math:`\alpha` in one of p columns. So many rows, or rows of so many subjects,
+    are ignored.
     """
     outside, most = [], []
     level = np.log(2 * covariates.Z.shape[1] / _BY_CHANCE)
@@ -217,7 +226,10 @@ def _ranges(z: Array, covariates: Covariates, is_query: Array) -> tuple[float, f
 def _from_propensity(
     covariates: Covariates, is_query: Array, used: Array
 ) -> tuple[float, list[float]]:
-    """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
+    """Return the overlap coefficient and the effective rows, from the propensity.
+
+    `used` is the share of each domain's rows whose stratum both domains have.
+    """
     n_rows = [side.sum() for _, side in sides(is_query)]
     if len(is_query) > _ROWS_OF_OVERLAP:
         kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
@@ -241,11 +253,11 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
 
 
 def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
-    r"""Return weights of rows under which both domains have much the same confounders.
+    """Return weights of rows under which both domains have nearly the same confounders.
 
-    1 - e for query rows and e for others, e the probability of being a query row, give both the
-    density :math:`f_q f_r / (f_q + f_r)`: exactly for categories, nearly for what logistic
-    regression is fitted to.
+    They are 1 - e for query rows and e for others, with e the probability of being a query row.
+    Both then have the density :math:`f_q f_r / (f_q + f_r)`: exactly for categories, and as nearly
+    as logistic regression fits for numbers.
     """
     weights, y = _equal_weights(covariates, is_query), is_query.astype(float)
     if covariates.Z.shape[1] == 0:
@@ -261,8 +273,10 @@ def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
 
 
 def _cross_fitted(covariates: Covariates, is_query: Array) -> tuple[Array, int]:
-    """Return cross-fitted probabilities for every penalty, and the best of these."""
-    # penalised logistic regression; the penalty with the highest held-out likelihood is taken
+    """Return cross-fitted probabilities, (n_rows, n_penalties), and the number of the best penalty.
+
+    The best one has the highest held-out likelihood.
+    """
     y = is_query.astype(float)
     weights, fold = _equal_weights(covariates, is_query), _folds(covariates, is_query)
     e = np.empty((len(y), len(_PENALTIES)))
@@ -279,12 +293,15 @@ def _cross_fitted(covariates: Covariates, is_query: Array) -> tuple[Array, int]:
 
 
 def calibrated(e: Array, covariates: Covariates, is_query: Array) -> Array:
-    """Return probabilities with the log-odds times the factor of highest held-out likelihood."""
-    # what was learned from noise would pass for a difference: the factor is then about 0
+    """Return probabilities with log-odds times the factor of highest held-out likelihood.
+
+    Noise that was learned would otherwise pass for a difference; the factor is then about 0.
+    """
     margin, weights = logit(e), _equal_weights(covariates, is_query)
     signed = np.where(is_query, margin, -margin)
 
     def loss(factor: float) -> float:
+        """Return minus the weighted log-likelihood if log-odds are multiplied by a factor."""
         return float(weights @ np.logaddexp(0.0, -factor * signed))
 
     found = minimize_scalar(loss, bounds=(0.0, _STEEPEST), method="bounded")
@@ -300,7 +317,7 @@ def _equal_weights(covariates: Covariates, is_query: Array) -> Array:
 
 
 def _folds(covariates: Covariates, is_query: Array) -> Array:
-    """Deal rows to folds at random, whatever their order; subjects stay together if there are."""
+    """Assign rows to folds at random, whatever their order; subjects stay together."""
     rng, groups = np.random.default_rng(0), covariates.groups
     if groups is not None:
         _, subject = np.unique(groups, return_inverse=True)
@@ -314,9 +331,10 @@ def _folds(covariates: Covariates, is_query: Array) -> Array:
 def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
     """Fit ridge logistic regressions, one for every penalty, by Newton's method.
 
-    The first steps take the curvature of p = 1/2, which is the same for all penalties and nearly
-    right where domains are alike: most fits end with these. That of many columns is kept for some
-    steps.
+    Returns coefficients, (n_columns, n_penalties). The first steps use the curvature at p = 1/2,
+    which is the same for all penalties and nearly right if the domains are alike; most fits end
+    there. With many columns the curvature is kept for several steps, since it costs more than a
+    step.
     """
     ridge = np.tile(_PENALTIES, (Phi.shape[1], 1))
     ridge[0] = 1e-8  # the constant

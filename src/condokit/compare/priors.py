@@ -41,7 +41,7 @@ class Support:
         return self.count_query + self.count_reference
 
     def place(self, strata: Strata) -> Array:
-        """Return the place of every row among the values compared, -1 for rows that are not."""
+        """Return the number of every row's value among those compared, -1 for none."""
         place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)  # the last is that of code -1
         place[self.index] = np.arange(len(self.index), dtype=np.int32)
         return place[strata.codes]
@@ -72,7 +72,7 @@ class Support:
         for name, counts in (("n_query", self.count_query), ("n_reference", self.count_reference)):
             columns[name] = hidden_counts(counts)
             if small_cells(counts).any():
-                columns.pop("weight", None)  # it would tell them
+                columns.pop("weight", None)  # hidden counts could be computed from it
         text = repr(Sheet(columns))
         if self.dropped:
             text += f"\nnot compared (one domain only): {listing(self.left_out())}"
@@ -228,6 +228,7 @@ class ProductPrior(Prior):
         return kernels.density(at, data, widths, self.kernel)
 
     def _is_paper(self) -> bool:
+        """Tell whether the paper's equation is used; refuse unknown variants."""
         check_word("'variant' of ProductPrior", self.variant, ("product", "paper"))
         return self.variant == "paper"
 

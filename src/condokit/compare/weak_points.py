@@ -1,4 +1,4 @@
-"""Data on which maps rest too lightly: one set of checks for two domains and for many batches."""
+"""Weak points of the data for maps: the same checks for two domains and for many batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.statistics.domains import OTHER_UNITS
 
-FEW_SUBJECTS = 5  # below which people and devices cannot be told apart
+FEW_SUBJECTS = 5  # below this, differences between people and between devices look the same
 _FEW_ROWS = 5
-_FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs, twice as many with each number
-_MOST_NAMED = 5  # parts in a sentence
-_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
-_ROWS_OF_TYPICAL = 500  # that tell how far most values are
+_FEWEST_SMOOTHED = 10  # rows that a kernel needs in a category; twice as many with each number
+_MOST_NAMED = 5  # parts of the rows that a sentence names, at most
+_FEWEST_OTHERS = 20  # rows needed to call one of them an outlier
+_ROWS_OF_TYPICAL = 500  # rows from which the typical distance from the median is computed
 FAR_AWAY = 50.0  # robust standard deviations
 
 
@@ -40,12 +40,12 @@ class WeakPoint:
 
     @property
     def sentence(self) -> Sentence:
-        """What there is to say."""
+        """The warning as a sentence with fields."""
         return Sentence(self.template, self.fields, self.code)
 
 
 def warn_weak_points(domains: Study, comparison: Comparison) -> None:
-    """Warn of what makes the map between two domains weak."""
+    """Warn of weak points of the data on which the map between two domains rests."""
     support = comparison.support
     for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
         if counts.sum() < _FEW_ROWS:
@@ -58,7 +58,7 @@ def warn_weak_points(domains: Study, comparison: Comparison) -> None:
 
 
 def batch_weak_points(study: Study) -> Iterator[WeakPoint]:
-    """Yield what makes the maps of many batches weak."""
+    """Yield weak points of the data on which the maps of many batches rest."""
     kept = study.kept()
     parts = {f"batch {label!r}": kept & (study.code == k) for k, label in enumerate(study.labels)}
     each = study.rows_behind if study.weights is None else study.weights
@@ -73,7 +73,7 @@ def batch_weak_points(study: Study) -> Iterator[WeakPoint]:
 
 
 def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]:
-    """Yield what is weak in parts of the rows, one for each domain in their order, by name."""
+    """Yield weak points in parts of the rows, one part for each domain in order, by name."""
     table, masks = study.tables[0], list(parts.values())
     if study.gaps is not None and (rare := _fewest_values(study, masks) < _FEW_ROWS).any():
         text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
@@ -104,9 +104,10 @@ def _named(parts: list[str]) -> str:
 def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison, n_numbers: int) -> None:
     """Warn if means and spreads given the confounders are smoothed from very few rows.
 
-    A kernel does not smooth across categories, and the rows near a point thin out with every
-    number; splines add up over numbers. Below the limits of equal domains' scales every tenth or
-    more is off by a factor of 1.65 or more (normal features, one to three numbers).
+    A kernel does not smooth across categories, and each further number makes rows near a point
+    rarer; splines are additive, so that each number needs only as many rows more. Below the limits,
+    at least one in ten scales of equal domains was off by a factor of 1.65 or more (normal
+    features, one to three numbers).
     """
     n_strata, rows = len(comparison.support.weights), comparison.fewest_rows
     if isinstance(conditional, KernelSmoother):
@@ -123,14 +124,14 @@ def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison, n_nu
 
 
 def few_subjects(study: Study, parts: Mapping[str, Array]) -> list[str]:
-    """Name the parts of the rows that are of fewer than five subjects, where these are known."""
+    """Name the parts of the rows with fewer than five subjects, if subjects are known."""
     if study.groups is None:
         return []
     return [n for n, mine in parts.items() if len(np.unique(study.groups[mine])) < FEW_SUBJECTS]
 
 
 def _fewest_values(study: Study, parts: Sequence[Array]) -> Array:
-    """Return how many values of every feature are known in the part that has the fewest."""
+    """Return how many values of every feature are known in the part with the fewest."""
     if study.is_whole and study.weights is not None:
         study = replace(study, weights=None)
     known = _gathered(study, parts).n
@@ -156,8 +157,9 @@ def _in_other_units(study: Study, parts: Sequence[Array]) -> list[str]:
 def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
     """Return the features that have a value very far from the others, for each part of the rows.
 
-    Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
-    value. Rows are read where moments do not rule such a value out.
+    A value is far if its distance from the median exceeds `FAR_AWAY` times the 95% quantile of such
+    distances over 1.96, which is a robust standard deviation. Medians and quantiles are those of a
+    sample of rows. All rows are read only where moments do not rule such a value out.
     """
     if not domains.has_rows:
         return [np.empty(0, dtype=np.intp) for _ in parts]
@@ -184,7 +186,7 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
 
 
 def _farthest(domains: Study, part: Array, middle: Array) -> Array:
-    """Return how far the farthest value of every feature is from its middle."""
+    """Return the largest distance of values of every feature from its middle."""
     far = np.zeros(len(middle))
     for rows, chunk in domains.chunks():
         low, high = extremes(chunk[part[rows]])

@@ -1,1 +1,1 @@
-"""What the user gave: tables, roles of their columns, and rows of two domains."""
+"""What the user gave: tables, the roles of their columns, and the rows of all domains."""

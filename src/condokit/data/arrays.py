@@ -8,7 +8,7 @@ import numpy as np
 
 from condokit.checks import SMALLEST, Array, refusal
 
-# of a normal distribution: 95% lie within +- the first, and below the second
+# quantiles of the normal distribution: 95% lie within +- the first, and below the second
 NORMAL_95, ONE_SIDED_95 = 1.96, 1.645
 
 
@@ -25,6 +25,7 @@ def computing(what: str) -> Iterator[None]:
 
 
 def _not_converged() -> type[Exception]:
+    """Return the error of a sparse decomposition that did not converge."""
     from scipy.sparse.linalg import ArpackError  # slow to import
 
     return ArpackError

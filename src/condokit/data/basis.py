@@ -18,9 +18,11 @@ _SIGNS = {_RANGE_KNOTS: np.array([-1, -1, 1, 1, -1, 1, -1, 1])}
 
 
 class Cubic:
-    r"""Natural cubic splines: 1, t, and bent functions.
+    """Natural cubic splines of one variable t: the functions 1, t, and bent functions.
 
-    The squared coefficients of the bent functions add up to the integral of :math:`f''^2`.
+    Bent functions are combinations of :math:`|t - k|^3` over knots k, with coefficients orthogonal
+    to 1 and k, and scaled so that the squared coefficients of a curve add up to the integral of
+    :math:`f''^2`.
     """
 
     def __init__(self, knots: Array) -> None:
@@ -29,7 +31,7 @@ class Cubic:
 
         free = null_space(np.stack([np.ones(len(knots)), knots]))
         value, vector = np.linalg.eigh(free.T @ np.abs(knots[:, None] - knots) ** 3 @ free)
-        good = value > 1e-9 * value[-1]
+        good = value > 1e-9 * value[-1]  # smaller eigenvalues are rounding
         self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
 
     def bent(self, t: Array) -> Array:
@@ -66,7 +68,7 @@ class RangeBasis:
 
     @cached_property
     def _cubic(self) -> Cubic:
-        """The spline in standard units of the range, which all confounders share."""
+        """The spline, in units in which a uniform distribution over the range has variance 1."""
         ends = np.sqrt(3.0)  # of a uniform distribution with variance 1
         cubic = Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
         cubic.turn *= np.where(cubic.turn[-1] < 0, -1, 1) * _SIGNS.get(self.n_knots, 1)

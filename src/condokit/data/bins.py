@@ -10,28 +10,28 @@ from condokit.data.arrays import ones_for_zeros
 
 # The unit of u = asinh((x - centre) / unit), in standard deviations of the cell: within one unit of
 # the centre bins are equally wide, farther out their width is proportional to the distance.
-NARROW = 0.02  # of bins
-BROAD = 0.25  # of groups in files
+NARROW = 0.02  # of bins in memory
+BROAD = 0.25  # of groups in files, which must not reveal values
 _WIDTH = 0.1  # width of a bin in u
 _COARSE = 0.4  # width of a group in u
 OF_ERROR = 0.1  # of a standard error, to which numbers in files are rounded
 _STEPS = 4.0  # rounding steps in the width of a group, times the root of its count
 _BOTH = np.array([[-1.0], [1.0]])
-_MOST = 180  # bins on either side of the centre
+_MOST = 180  # bins on either side of the centre; values beyond count in the last
 
 
 class Bins:
     r"""Counts of values of every cell in bins of :math:`u = asinh((x - c) / .02 s)`.
 
-    c and s are mean and standard deviation of the cell. The mean and variance of u in every bin are
-    kept as well, so that it can be replaced by two values, :math:`c + .02 s \sinh(\bar u \pm
-    sd_u)`, with half of the count each. The width of a bin is a tenth of its distance from the
-    centre, because the weights of Student's t change slowly there.
+    c and s are mean and standard deviation of the cell. The width of a bin is a tenth of its
+    distance from the centre, because the weights of Student's t change slowly there. The sums of u
+    and u^2 in each bin are kept as well, so that a bin can be replaced by two values,
+    :math:`c + .02 s \sinh(\bar u \pm sd_u)`, each with half of the count.
     """
 
     def __init__(self, mean: Array, sd: Array) -> None:
         self.mean, self.unit = mean, NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
-        self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
+        self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))  # of powers 0 to 2
 
     def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
         """Add rows with the number of their cell, -1 to leave one out; NaN is missing."""
@@ -75,7 +75,7 @@ class Values:
 
     @classmethod
     def joined(cls, parts: "Iterable[Values]") -> "Values":
-        """Return the values of all parts, of which there may be none."""
+        """Return the values of all parts together; empty if there is no part."""
         none = cls(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
         fields = zip(*((one.cell, one.count, one.ends) for one in (none, *parts)))
         return cls(*(np.concatenate(arrays, axis=-1) for arrays in fields))
@@ -132,9 +132,10 @@ class Values:
 
 
 def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
-    """Return cells, and the values and counts of several features as columns of a matrix.
+    """Return cells, and the values and counts of several features as columns of matrices.
 
-    A cell has as many rows as the feature with most values needs; other columns end with zeros.
+    A cell has as many rows as the feature with most bins needs; shorter columns are filled up with
+    values of count zero.
     """
     size = 1 + max(int(values.cell.max(initial=-1)) for values in features)
     most = np.max([np.bincount(values.cell, minlength=size) for values in features], axis=0)
@@ -151,7 +152,7 @@ def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
 
 
 def _enough(count: Array, least: float) -> Array:
-    """Return group numbers of neighbours, such that every group has at least `least` rows."""
+    """Return numbers of groups of neighbouring bins, with at least `least` rows in each."""
     group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
     for i, n in enumerate(count):
         group[i], total = number, total + n

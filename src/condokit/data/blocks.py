@@ -1,4 +1,4 @@
-"""Rows that are not in memory, in blocks: lazy frames, Arrow, Dask; and one way to reduce them."""
+"""Tables that are not in memory, in blocks of rows: lazy frames, Arrow, Dask, Spark."""
 
 import os
 import pickle
@@ -21,9 +21,9 @@ from condokit.data.tables import as_narwhals, refuse_duplicates
 from condokit.io.formats import arrow, need
 
 S = TypeVar("S")
-_VALUES = 1 << 22  # per block: 32 MB of float64
+_VALUES = 1 << 22  # of a block: 32 MB of float64
 _WORKERS = min(4, os.cpu_count() or 1)  # threads, which have two blocks each in flight
-_AT_ONCE = 4  # blocks that are read of files
+_AT_ONCE = 4  # blocks that are read from files at a time
 _INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
 _FAN = 8  # results that Dask merges at a time
 _MOST_BATCHES = 1 << 16  # of a partition of Spark
@@ -38,9 +38,9 @@ class Blocks:
     engine: str
     # the native table with some columns, and so many rows at most in a block -> eager tables
     open: Callable[[Any, int], Iterator[Any]]
-    lazy: Any = None  # as narwhals sees it, if it does
+    lazy: Any = None  # the table as a narwhals LazyFrame, if it is one
     width: int = 0
-    n_rows: int | None = None  # where it is known
+    n_rows: int | None = None  # None if unknown
 
     @property
     def columns(self) -> list[str] | None:
@@ -57,7 +57,7 @@ class Blocks:
         return replace(self, native=native, schema=schema, lazy=lazy, width=len(names))
 
     def __iter__(self) -> Iterator[Any]:
-        """Read all blocks, in order; what goes wrong underneath is told in one line."""
+        """Read all blocks in order; errors of the engine become one clear line."""
         with worded():
             blocks = iter(self.open(self.native, block_rows(self.width)))
         while True:
@@ -129,7 +129,7 @@ def blocks_of(X: Any) -> Blocks | None:
 
 @contextmanager
 def worded() -> Iterator[None]:
-    """Turn what an engine says of a table that cannot be read into an error of one line."""
+    """Turn an engine's error about a table that cannot be read into an error of one line."""
     try:
         yield
     except (StopIteration, MemoryError, NotImplementedError, ModuleNotFoundError):
@@ -143,6 +143,7 @@ def worded() -> Iterator[None]:
 
 
 def _unreadable(error: Exception) -> ValueError:
+    """Return an error with the first line of an engine's message."""
     line = next(iter(str(error).splitlines()), "").rstrip(".")[:300] or type(error).__name__
     return refusal("{@'X'} could not be read to its end: {why}.", why=line)
 
@@ -156,13 +157,14 @@ def _some_columns(native: Any, names: list[str]) -> Any:
 
 
 def _polars(frame: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a lazy frame of polars, in order."""
     if not hasattr(frame, "collect_batches"):
         raise refusal("polars is too old to read a LazyFrame in blocks: {@collect it}, or update.")
     return iter(frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"))
 
 
 def _slices(frame: Any, rows: int) -> Iterator[Any]:
-    """Read several blocks at a time: batches of all rows would hold far more in memory."""
+    """Read four blocks at a time; polars' batches would hold far more rows in memory."""
     n = nw.from_native(frame).select(nw.len()).collect().item()
     for start in range(0, n, _AT_ONCE * rows):
         part = frame.slice(start, _AT_ONCE * rows).collect(engine="streaming")
@@ -170,16 +172,19 @@ def _slices(frame: Any, rows: int) -> Iterator[Any]:
 
 
 def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return record batches of Arrow as tables."""
     return (arrow().Table.from_batches([batch]) for batch in batches)
 
 
 def _duckdb(relation: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a relation of DuckDB."""
     anew = relation.project("*")  # older versions read a relation once
     read = getattr(anew, "to_arrow_reader", None) or anew.fetch_arrow_reader
     return _arrow_tables(read(rows))
 
 
 def _ibis(table: Any, rows: int) -> Iterator[Any]:
+    """Return the batches of a table of Ibis."""
     batches = iter(table.to_pyarrow_batches(chunk_size=rows))
     try:
         first = list(islice(batches, 1))
@@ -192,16 +197,18 @@ def _ibis(table: Any, rows: int) -> Iterator[Any]:
 
 
 def _dask(frame: Any, rows: int) -> Iterator[Any]:
+    """Return the partitions of a Dask frame, computed one after another."""
     return (part.compute() for part in frame.to_delayed())
 
 
 def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
+    """Return the batches of an Arrow dataset."""
     dataset, names = given
     return _arrow_tables(dataset.to_batches(columns=names, batch_size=rows))
 
 
 def _spark(frame: Any, rows: int) -> Iterator[Any]:
-    """Hand out rows one after another, which takes long: reductions go to where they are."""
+    """Fetch rows one after another, which is slow; reductions run on Spark's workers instead."""
     table, names, part = arrow().Table, list(frame.columns), list[Any]()
     for row in frame.toLocalIterator(prefetchPartitions=True):
         part.append(tuple(row))
@@ -213,7 +220,7 @@ def _spark(frame: Any, rows: int) -> Iterator[Any]:
 
 
 def _no_blocks(frame: Any, rows: int) -> Iterator[Any]:
-    """Refuse an engine that has no way to hand out blocks."""
+    """Refuse an engine that cannot return blocks of rows."""
     raise refusal(
         "{engine} hands out no blocks of rows. Write the table to Parquet, and scan that with "
         "polars.",
@@ -222,7 +229,7 @@ def _no_blocks(frame: Any, rows: int) -> Iterator[Any]:
 
 
 class _Once:
-    """A reader of batches, which are read once; the first of them is kept."""
+    """A reader of batches, which can be read only once; the first batch is kept."""
 
     def __init__(self, reader: Any, names: list[str]) -> None:
         self.reader, self.names = reader, names
@@ -239,6 +246,7 @@ class _Once:
         return waiting[-1].select(self.names)
 
     def _waiting(self) -> list[Any]:
+        """Return the batches that were read ahead; refuse a second reading."""
         if self.waiting is None:
             text = "A RecordBatchReader is read once, but its rows are needed again. Pass a "
             raise refusal(text + "pyarrow.dataset of the files, or a table.")
@@ -251,6 +259,7 @@ class _Once:
 
 
 def _reader(once: _Once, rows: int) -> Iterator[Any]:
+    """Return the tables of a reader, which can be read once."""
     return iter(once)
 
 
@@ -259,6 +268,7 @@ ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask, "
 
 
 def _dask_array(X: Any) -> Blocks:
+    """Return a Dask array as blocks of rows."""
     if X.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got {X.ndim}D array instead (shape {X.shape}) for X. Reshape your "
@@ -271,19 +281,22 @@ def _dask_array(X: Any) -> Blocks:
 
 
 def _array_blocks(X: Any, rows: int) -> Iterator[Any]:
+    """Return the blocks of rows of a Dask array, computed one after another."""
     return (block.compute() for block in _row_blocks(X))
 
 
 def _row_blocks(X: Any) -> Iterator[Any]:
+    """Return the blocks of rows of a Dask array, not computed."""
     return (X.blocks[k] for k in range(X.numblocks[0]))
 
 
 def _read_fragment(part: Any, names: list[str]) -> Any:
+    """Return a file of an Arrow dataset as a table."""
     return part.to_table(columns=names)
 
 
 def _has_client() -> bool:
-    """Tell whether the user has a cluster of Dask at hand."""
+    """Tell whether the user is connected to a Dask cluster."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
@@ -295,20 +308,20 @@ def _has_client() -> bool:
 
 
 class Reduction(Protocol[S]):
-    """What is made of blocks."""
+    """Something that blocks are reduced to, such as sums."""
 
     def of_block(self, number: int) -> "Callable[[Any, S | None], S]":
-        """Return the function of a block, and of what is known so far, or None, for one of them."""
+        """Return a function that reduces a block, given it and the result so far, or None."""
 
     def merge(self, one: S, other: S) -> S:
-        """Return what two results of blocks tell together; the first is used up."""
+        """Return the results of two blocks merged; the first must not be used afterwards."""
 
 
 def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
-    """Make a result of every block and merge them in order; None if there is no block.
+    """Reduce every block and merge the results in order; None if there is no block.
 
-    Blocks are reduced by threads, or where they are: by the schedulers of Dask and Spark, which do
-    anew what a lost worker did.
+    Blocks are reduced by threads here, or by the schedulers of Dask and Spark where the blocks are;
+    these repeat what a lost worker did.
     """
     tasks = blocks.tasks()
     if tasks is not None:
@@ -319,6 +332,7 @@ def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
     waiting: deque[Future[S]] = deque()
 
     def take() -> S:
+        """Wait for the oldest block's result and merge it."""
         found = waiting.popleft().result()
         return found if result is None else reduction.merge(result, found)
 
@@ -351,12 +365,13 @@ def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
 
 
 def _by_spark(frame: Any, reduction: Reduction[S]) -> S | None:
-    """Let every partition reduce its rows, and merge what comes back, in the order of partitions.
+    """Reduce the rows of every partition on Spark's workers, and merge the results in order.
 
-    Workers need condokit and pyarrow.
+    The workers need condokit and pyarrow.
     """
 
     def reduced(batches: Iterator[Any]) -> Iterator[Any]:
+        """Reduce a partition's batches; yield the pickled result and the partition's place."""
         from pyspark import TaskContext, cloudpickle
 
         pa, result = arrow(), None
@@ -382,6 +397,7 @@ def _by_spark(frame: Any, reduction: Reduction[S]) -> S | None:
 
 
 def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:
+    """Return all parts merged in order."""
     result = deepcopy(parts[0])  # a worker may need it again, if another is lost
     for part in parts[1:]:
         result = merge(result, part)

@@ -15,16 +15,17 @@ _IN_BIN = 4  # points at which functions are averaged over a bin
 
 
 def completed(known: Continuous, label: Array) -> tuple[Continuous, dict[int, Array]]:
-    r"""Return sums in which all groups have the same functions, those that half of the rows have.
+    r"""Return sums in which all groups have the same functions: those that half of the rows have.
 
     A group has the functions :math:`\phi_k` of a confounder up to its level. For the next function
     :math:`\phi_m`, the histogram of the confounder gives its mean and its regression B on the lower
     functions, with residual variance V; its products with other columns follow from these. The
-    slope of a feature on the residual is taken from the other labels, in units of the feature's
-    residual standard deviation, which the model assumes all labels share. So the group adds no
-    information of its own about the bend. Binned values of heavy-tailed features (by number) are
-    residuals from the functions that a group has: the second result is the factor by which they
-    are wider than residuals from all functions.
+    slope of a feature on the residual of :math:`\phi_m` is taken from the other labels, in units of
+    the feature's residual standard deviation, which the model assumes all labels share. So the
+    group adds no information of its own about the bend.
+
+    Binned values of heavy-tailed features (by number) are residuals from the functions that a group
+    has. The second result is the factor by which these are wider than residuals from all functions.
     """
     count = known.products.count
     every = np.unique(known.level[count > 0])
@@ -121,7 +122,7 @@ def _points(basis: RangeBasis, bins: Array, j: int) -> tuple[Array, Array]:
 
 
 def _slopes(one: GroupedProducts, best: Array, label: Array, columns: Array) -> Array:
-    """Return slopes on what each column adds to those before, in units of residuals."""
+    """Return slopes on what each column adds to earlier ones, in residual sd of features."""
     total, weight = np.zeros((len(columns), one.n_features)), 0.0
     for name in np.unique(label[best]):
         mine = np.flatnonzero(best & (label == name))

@@ -12,14 +12,15 @@ from condokit.data.products import GroupedProducts
 from condokit.data.spots import Spots, rows_of_most_weight, whitened
 from condokit.io.schema import refuse_if
 
-_BINS = 20  # of the range of a confounder
+_BINS = 20  # of the range of each confounder
 _NU = 4.0  # degrees of freedom of Student's t, whose weights are used for heavy-tailed features
 
 
 class Continuous:
-    """Products of basis functions with features, and counts of confounders in bins of their range.
+    """Products of features with functions of continuous confounders, by group, and counts in bins.
 
-    Parts merge in any order, as `GroupedProducts` do; they must have the same basis.
+    The bins divide the range of each confounder evenly. Parts can be merged in any order, as with
+    `GroupedProducts`, if they have the same basis.
     """
 
     def __init__(self, basis: RangeBasis, n_groups: int, n_features: int) -> None:
@@ -63,14 +64,14 @@ class Continuous:
             self.bins[:, j] += count.reshape(n, _BINS)
 
     def parts(self) -> "Iterator[tuple[Array, Continuous]]":
-        """Yield features with values in the same rows, and the sums of these features."""
+        """Yield groups of features with values in the same rows, and their sums."""
         for features, products in self.products.parts():
             part = self.of(features)
             part.products = products
             yield features, part
 
     def curves(self, values: Array, groups: Array, j: int) -> Array:
-        """Return the fitted curves of a feature at rows, minus the means of their groups."""
+        """Return the fitted curve of feature j at each row, minus the mean of the row's group."""
         one = self.robust[j] if j in self.robust else self.products.of(np.array([j]))
         away = self.basis(values) - one.mean[groups, : one.n_columns]
         return np.einsum("nr,nr->n", away, one.roots()[2][groups, :, 0])
@@ -86,8 +87,9 @@ class Continuous:
     ) -> None:
         r"""Do one step of reweighted least squares for the features in `robust`, given all rows.
 
-        Curves have functions up to a level, and the same slopes in all groups of a label. Weights
-        are those of Student's t, :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean one.
+        Curves use the functions up to a level, with the same slopes in all groups of a label.
+        Weights are those of Student's t, :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean
+        one.
         """
         Phi, found = self.basis(values), {}
         Phi[:, np.setdiff1d(np.arange(Phi.shape[1]), self.basis.columns(level))] = 0.0
@@ -114,9 +116,11 @@ class Continuous:
             self.influential[j].append(U[rows_of_most_weight(U)])
 
     def cumulants(self) -> tuple[Array, Array, Array]:
-        """Return residual variance, explained variance, and the fourth cumulant of the explained.
+        """Return residual variances, explained variances, and the fourth cumulants of curves.
 
-        The last is computed at the centres of bins, as if confounders were independent.
+        Each has the shape (n_groups, n_features). Cumulants are computed at the centres of bins, as
+        if confounders were independent, since the sums hold no joint distribution of confounders;
+        then they are scaled to the explained variance.
         """
         _, c, slopes = self.products.roots()
         n = ones_for_zeros(self.products.count)[:, None]
@@ -188,7 +192,7 @@ class Continuous:
         found.spots = self.spots and Spots(self.basis.ranges)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
-        own = list(whole.own)  # their columns here end at the first row with a gap
+        own = list(whole.own)  # their columns here end where the first value was missing
         for table in (whole.mean, whole.scatter):
             table[..., [r + j for j in own]] = 0.0
         whole.squares[:, own] = 0.0

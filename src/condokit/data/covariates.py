@@ -12,7 +12,7 @@ from condokit.data.arrays import largest_of
 from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 
-_HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
+_HEAVY_TAILS = 30.0  # fourth moment above which ranks are used; 3 is normal, 9 exponential
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Covariates:
 
 
 def objects_of(domains: Study, used: Array) -> Array:
-    """Return the confounders of some rows as given: one array, or one column for each."""
+    """Return the confounders of some rows as the user gave them: one array, or a column each."""
     given = [c.as_given()[used] for c in domains.confounders]
     return given[0] if len(given) == 1 else np.stack(given, axis=1)
 
@@ -86,13 +86,14 @@ def crossed(study: Study, used: Array) -> Covariates:
 
 
 def standard_units(z: Array) -> Callable[[Array], Array]:
-    """Return the function that standardises z; normal scores of ranks if tails are heavy."""
+    """Return a function that standardises z; if tails are heavy, normal scores of its ranks."""
     largest = float(largest_of(z))
     middle, spread = float((z / largest).mean()), float((z / largest).std())
     if spread == 0:
         return np.zeros_like
 
     def standardised(values: Array) -> Array:
+        """Return values with mean 0 and variance 1, without overflow."""
         return (values / largest - middle) / spread
 
     if np.mean(standardised(z) ** 4) <= _HEAVY_TAILS:
@@ -100,6 +101,7 @@ def standard_units(z: Array) -> Callable[[Array], Array]:
     ordered, n = np.sort(standardised(z)), 2 * len(z)
 
     def scores(values: Array) -> Array:
+        """Return normal scores of values by their rank among z."""
         x = standardised(values)
         rank = np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right")
         return ndtri(np.clip(rank, 1, n - 1) / n)  # ties share their mean rank
@@ -129,7 +131,10 @@ def fitted(D: Array, Y: Array) -> Array:
 
 
 def projection(D: Array) -> Callable[[Array], Array]:
-    """Return a function to what a regression on D leaves, for several tables."""
+    """Return a function that returns the residuals of a regression on D.
+
+    It is faster than `left_of` for several tables.
+    """
     left, size, _ = np.linalg.svd(D, full_matrices=False)
     Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
     return lambda Y: Y - Q.astype(Y.dtype) @ (Q.T.astype(Y.dtype) @ Y)

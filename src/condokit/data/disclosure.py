@@ -7,7 +7,7 @@ import numpy as np
 
 from condokit.checks import Array, Sentence, whole
 
-MIN_CELL = 5  # figures of fewer rows are not shown
+MIN_CELL = 5  # figures of fewer rows are not shown: a common rule for tables of counts
 
 
 def told(sentence: str, naming: Callable[[str], str] = str) -> str:

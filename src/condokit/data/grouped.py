@@ -1,4 +1,4 @@
-"""Means, variances and covariances by group: computed in chunks, merged without loss."""
+"""Means, variances and covariances by group, computed in chunks that merge up to rounding."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from condokit.data.subsets import subsample
 
 _ENTRIES = 1 << 17  # entries of a sparse matrix that are summed at a time
 _MOST_TOGETHER = 32  # features whose products are summed
-_FEW_FEATURES = 8  # up to which outer products of all rows are faster than a product per group
+_FEW_FEATURES = 8  # features up to which outer products of rows are faster than a product per group
 
 
 class GroupedMoments:
     r"""Count, mean and sums of powers 2 to 4 of deviations of every feature in every group.
 
-    `update` takes a chunk of rows, `merge` another object of the same shape; in any order and any
-    split they give the same numbers up to rounding, so data larger than memory or spread over
-    machines need nothing else. Two parts :math:`a, b` of a group combine as (Pébay 2008)
+    `update` takes a chunk of rows, `merge` another object of the same shape. In any order and any
+    split they give the same numbers up to rounding, so that data larger than memory, or spread over
+    machines, need nothing else. Two parts :math:`a, b` of a group combine as (Pébay 2008)
 
     .. math::
         \delta &= \mu_b - \mu_a,\quad n = n_a + n_b,\quad \mu = \mu_a + \delta\, n_b / n,\quad
@@ -29,11 +29,11 @@ class GroupedMoments:
         F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
             + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
 
-    Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
-    safe from cancellation whatever the offset of the data.
+    Within a chunk, sums are taken of differences from the group's first row: exact for constants,
+    and safe from cancellation whatever the offset of the data.
 
-    With `products`, also the scatter matrices of a few features (`few`), from the rows that lack
-    none of these.
+    With `products`, also the scatter matrices of some features (`few`), from the rows in which all
+    of these have a value.
     """
 
     def __init__(self, n_groups: int, n_features: int, products: bool = False) -> None:
@@ -52,7 +52,7 @@ class GroupedMoments:
 
     @property
     def n_values(self) -> Array:
-        """How many values are known of every feature in every group, whether or not some lack."""
+        """How many values of every feature each group has, (n_groups, n_features)."""
         return np.broadcast_to(self.n, self.mean.shape)
 
     @property
@@ -64,9 +64,9 @@ class GroupedMoments:
     def update(
         self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None
     ) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out.
+        """Add rows; `groups` holds the group number of each, negative ones are left out.
 
-        `gaps` marks values that are missing, whatever stands there.
+        `gaps` marks missing values; the numbers in their place are ignored.
         """
         if gaps is not None:  # gaps become means, so that differences are small; then zeros
             X = np.where(gaps, 0.0, X)
@@ -130,7 +130,10 @@ class GroupedMoments:
         third: Array,
         fourth: Array,
     ) -> None:
-        """Add groups, given the means of the first four powers of differences from an origin."""
+        """Add groups, given the means of the first four powers of differences from an origin.
+
+        From these follow the central moments, of which the fourth is at least the squared variance.
+        """
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
@@ -196,6 +199,7 @@ class GroupedMoments:
         third: Array,
         fourth: Array,
     ) -> None:
+        """Add sums of other rows to the groups `present`, each of which occurs once."""
         if self.known is None and known is not None:
             self.known = np.repeat(self.count[:, None], self.mean.shape[1], axis=1)
         before, old = self.n[present], self.squares[present]
@@ -215,9 +219,9 @@ class GroupedMoments:
 
 
 def without_repeats(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
-    """Yield groups that are not empty, and their new numbers, each number once per step.
+    """Yield numbers of groups that are not empty, and their new numbers, without repeats in a step.
 
-    Fancy-indexed += adds only once where an index is repeated.
+    Otherwise fancy-indexed += would add only one of several groups with the same new number.
     """
     present = np.flatnonzero(count)
     if place is None:
@@ -314,6 +318,7 @@ class GroupedScatter:
         return part
 
     def _add(self, present: Array, count: Array, mean: Array, scatter: Array) -> None:
+        """Add sums of other rows to the groups `present`, each of which occurs once."""
         total = self.count[present] + count
         delta = mean - self.mean[present]
         tie = (self.count[present] * count / total)[:, None, None]
@@ -322,7 +327,7 @@ class GroupedScatter:
         self.count[present] = total
 
     def without(self, fold: int, n_folds: int) -> "GroupedScatter":
-        """Return the groups (fold, stratum) merged over all folds but one; -1 leaves none out."""
+        """Return the strata from groups (fold, stratum), without one fold; -1 excludes none."""
         rest = GroupedScatter(len(self.count) // n_folds, self.mean.shape[1])
         for f in range(n_folds):
             if f != fold:
@@ -345,9 +350,9 @@ def _used(groups: Array, weights: Array | None) -> Array:
 def _differences(
     X: Array, groups: Array, weights: Array | None, n_groups: int
 ) -> tuple[Array, Array, Array, Array, Any]:
-    """Return groups that occur, their counts and first rows, and differences from these.
+    """Return groups that occur, their counts and first rows, and differences of rows from these.
 
-    The last result is the sparse matrix of weights (groups, rows), by which rows are summed.
+    The last result is the sparse matrix of weights (n_groups, n_rows), which sums rows by group.
     """
     if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
         keep = _used(groups, weights)
@@ -389,11 +394,13 @@ def effective_counts(
     r"""Return the effective sample size of each stratum when rows come in clusters.
 
     With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
-    :math:`\rho`, the variance of a mean is :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] /
-    n^2`, so the stratum is worth :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows.
-    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`
-    and `squares` are those of strata; `clusters` has the same rows by (stratum, cluster), and
-    `stratum` tells the stratum of each.
+    :math:`\rho`, the variance of a mean is
+    :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] / n^2`, so the stratum is worth
+    :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows. :math:`\rho` is the analysis-of-variance
+    estimate, averaged over features and strata.
+
+    `count` and `squares` are those of strata. `clusters` has the same rows by (stratum, cluster),
+    and `stratum` is the stratum of each of its groups.
     """
     sum_sizes2 = np.bincount(stratum, clusters.count**2, len(count))
     n_clusters = np.bincount(stratum, clusters.count > 0, len(count))

@@ -11,12 +11,16 @@ from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 Kernel = Callable[[Any, Any], Array]
-_ALIKE = 1e-6  # less by which points differ from all that were chosen before
+_ALIKE = 1e-6  # similarity within this of one counts as equal
 NOTHING = 1e-250  # densities below this are rounding
 
 
 def column_widths(covariates: Covariates) -> Array:
-    """Return Silverman's bandwidth of every column of one domain."""
+    """Return Silverman's bandwidth of every column of one domain, (n_columns,).
+
+    For n rows of p columns it is :math:`(4 / ((p + 2) n))^{1 / (p + 4)}` times the standard
+    deviation or the interquartile range over 1.349, whichever is smaller.
+    """
     Z, counts = covariates.Z, covariates.counts
     if Z.shape[1] == 0:
         return np.empty(0)
@@ -35,7 +39,7 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     K = a @ b.T
     K -= 0.5 * (a**2).sum(axis=1)[:, None]
     K -= 0.5 * (b**2).sum(axis=1)
-    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)  # smaller numbers are slow
+    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)  # subnormal numbers are slow
     if left.n_categories > 1:
         K *= left.category[:, None] == right.category
     return K
@@ -52,8 +56,8 @@ def density(
 ) -> Array:
     """Return the kernel density of `data` at some points, up to a constant factor.
 
-    Of many data some are centres, evenly taken by value, and the kernel matrix is held in parts of
-    32 MB.
+    Of more than `most_centres` rows, a subset evenly spaced by value serves as centres. The kernel
+    matrix is computed in parts of 32 MB.
     """
     if len(data.Z) > most_centres:
         data = replace(data.take(data.thinned(most_centres)), weights=None)
@@ -96,10 +100,12 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
 def spread_points(
     kernel: Kernel, points: Covariates, weights: Array, everyone: Covariates, most: int
 ) -> tuple[Array, Array, Array]:
-    r"""Choose a few points far from each other; return them, the nearest of all, of everyone.
+    r"""Choose a few points that are far from each other.
 
-    Of the points, the heaviest, then always the one least like all before, by the kernel in its
-    own units :math:`k(x, y) / \sqrt{k(x, x) k(y, y)}`, until there are enough or all are alike.
+    The first is the point of largest weight; then each time the one least similar to all chosen
+    before, by the normalised kernel :math:`k(x, y) / \sqrt{k(x, x) k(y, y)}`, until there are
+    `most` or all others are equal to a chosen one. Returns the numbers of the chosen points, and
+    the nearest chosen point of every point and of everyone.
     """
     K = call(kernel, points, points)
     size = np.sqrt(ones_for_zeros(np.diag(K)))

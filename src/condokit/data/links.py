@@ -40,6 +40,7 @@ def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
 
 
 def _check(link: Any) -> Link:
+    """Return a valid link; refuse others."""
     if link is None or (isinstance(link, str) and link in NAMES):
         return link
     if is_number(link) and np.finfo(float).tiny <= link <= np.finfo(float).max:  # 1 / link as well

@@ -1,4 +1,4 @@
-"""Which columns are features if none are named: numbers that do not look like labels or codes."""
+"""Which columns are features if none are named: numbers that are not labels or codes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -138,10 +138,10 @@ def counts_among(study: Study) -> list[str]:
 
 
 def repeated_subjects(study: Study) -> list[str]:
-    """Return columns without a role that look like subjects, some of which have several rows.
+    """Return columns without a role that look like subjects with several rows.
 
     They are recognised by name, or as text that occurs at most once in a domain and often in
-    several. Rows of samples that are bridges are ignored.
+    several domains. Rows of bridge samples are ignored.
     """
     if study.groups is not None or not study.is_whole:
         return []
@@ -185,7 +185,10 @@ def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
 
 
 def _numbers_restart(values: Sequence[Any], code: Array, site: Array) -> bool:
-    """Tell whether values number the rows of every domain anew, from the same first number."""
+    """Tell whether values number the rows of each domain from 1 (or another first number).
+
+    Such values are row numbers, not subjects.
+    """
     parts = [_NUMBERED.fullmatch(str(value)) for value in values]
     if not all(parts) or len({part[1] for part in parts if part}) > 1:
         return False
@@ -255,7 +258,7 @@ def _by_values(domains: Study, site: Array) -> dict[int, str]:
 
 
 def looks_like(x: Array, site: Array) -> str:
-    """Return what whole numbers look like, "" if they may be measurements."""
+    """Return what whole numbers look like, such as codes or dates; "" if they may be measured."""
     known = np.isfinite(x)
     values = np.unique(x[known])
     year, month, day = values // 10_000, values // 100 % 100, values % 100

@@ -1,4 +1,4 @@
-"""Missing values in features, and the one scan that counts them and sums all rows by cells."""
+"""Missing values in features; one scan of the rows counts them and sums rows by cell."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +13,9 @@ from condokit.data.subsets import subsample
 from condokit.data.sums import CellSums, Sums, no_rows
 
 SIDES = ("query", "reference")
-_FEWEST_COMPLETE = 5  # complete rows of a domain, where only these can be used
-_PRODUCT_ROWS = 50_000  # rows from which products of features are computed
-_FEWEST_OF_CELL = 8  # rows of a cell on average, so that sums are far smaller than the table
+_FEWEST_COMPLETE = 5  # complete rows of a domain, for maps that need complete rows
+_PRODUCT_ROWS = 50_000  # rows from which products of features are computed, at most
+_FEWEST_OF_CELL = 8  # rows of a cell on average, so that sums are far smaller than rows
 
 
 def with_gaps(domains: Study, by_side: bool = True) -> Study:
@@ -87,7 +87,7 @@ def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
 
 
 def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedScatter:
-    """Return the scatter matrices of a few features by cell, from some of many rows."""
+    """Return the scatter matrices of some features by cell, from at most 50,000 rows."""
     used = np.flatnonzero(cell >= 0)
     rows = used[subsample(len(used), _PRODUCT_ROWS)]
     X = domains.of(moments.few).rows(rows)
@@ -183,5 +183,5 @@ def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
 
 
 def _as_given(domains: Study) -> Iterator[tuple[slice, Array]]:
-    """Return (stacked row numbers, rows) without links, from top to bottom."""
+    """Yield (stacked row numbers, rows) from top to bottom, without links."""
     return replace(domains, links=None).chunks()

@@ -13,10 +13,10 @@ from condokit.data.study import Noise, Study
 from condokit.data.subsets import subsample
 
 _SMALLEST = 1e-6  # true variance in any direction, in standard units
-_FEWEST_ROWS = 10  # rows of a level in a domain, from which it has its own mean
+_FEWEST_ROWS = 10  # rows of a level in a domain, below which it has no mean of its own
 _MOST_PARTS = 3  # components of the normal mixture that confounders follow
-_EVIDENCE = 3.0  # nats beyond the information criterion, demanded of another component
-_ROWS_OF_MIXTURE = 5000  # that the mixture is fitted to
+_EVIDENCE = 3.0  # nats by which another component must improve the information criterion
+_ROWS_OF_MIXTURE = 5000  # rows that the mixture is fitted to, at most
 _STEPS = 200  # of expectation maximisation, at most
 
 
@@ -121,7 +121,7 @@ def recalibrated(domains: Study) -> Study:
 
 
 def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Array) -> Array:
-    """Return the error variances of confounders; refuse those as large as the whole variance."""
+    """Return the error variances of confounders; refuse an error as large as the whole variance."""
     variances, dofs = [], []
     for d in range(len(noise.labels)):
         own = weights * (noise.site == d)
@@ -214,7 +214,7 @@ def mixture(Z: Array, weights: Array, W: Array, error: Array) -> tuple[Array, Ar
 
 
 def _at_least(covs: Array, error: Array) -> Array:
-    """Return covariances of measured values, raised so that true values have some variance."""
+    """Return covariances of measured values, raised where needed to exceed those of the error."""
     size, axes = np.linalg.eigh(covs - np.diag(error))
     true = (axes * np.maximum(size, _SMALLEST)[:, None]) @ np.swapaxes(axes, 1, 2)
     return np.asarray(true + np.diag(error))

@@ -1,4 +1,4 @@
-"""Products of functions of confounders with features, by group: all that regression needs."""
+"""Sums of products of confounders' functions with features, by group, for regressions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +9,10 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import without_repeats
 
-_VALUES = 1 << 18  # numbers that stay in cache
-_FEWEST_ROWS = 256  # of a group at a time, on average
+_VALUES = 1 << 18  # numbers of a chunk, which stays in cache
+_FEWEST_ROWS = 256  # rows of a group in a chunk, on average, at least
 _RANK = 1e-14  # share of a variance that may be rounding
-_DEPENDENT = 1e-10  # residual share of the variance of a column that depends on others linearly
+_DEPENDENT = 1e-10  # share of a column's variance that others leave, below which it depends on them
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
@@ -21,11 +21,11 @@ class GroupedProducts:
 
     The sums are :math:`\sum_i w_i (\phi_i - \bar\phi)(v_i - \bar v)'` with v = (phi, x), and the
     squares of features. Two parts a, b of a group combine with :math:`\delta \delta' n_a n_b / n`,
-    as in `GroupedScatter`: order and split only matter for rounding, and raw squares are never
-    summed.
+    as in `GroupedScatter`. So order and split of rows matter for rounding only, and no squares of
+    uncentred values are summed, which would lose digits.
 
     Where a feature is missing, the row is left out of the sums of this feature only. Such a feature
-    therefore gets separate products (`own`), with those of phi in the rows that have a value.
+    therefore has separate products (`own`), with those of phi in the rows where it has a value.
     """
 
     def __init__(self, n_groups: int, n_columns: int, n_features: int) -> None:
@@ -89,14 +89,14 @@ class GroupedProducts:
             self._add(to, *(getattr(other, name)[at] for name in _TABLES))
 
     def _apart(self, features: set[int]) -> "Iterator[tuple[int, GroupedProducts]]":
-        """Yield features with separate products; new ones start as those of all rows so far."""
+        """Yield incomplete features and their products; new ones start with those of all rows."""
         for j in sorted(features):
             if j not in self.own:
                 self.own[j] = self.of(np.array([j]))
             yield j, self.own[j]
 
     def _add(self, to: Any, count: Array, mean: Array, scatter: Array, squares: Array) -> None:
-        """Add to groups, each of which occurs once."""
+        """Add the sums of other rows to groups, each of which occurs at most once in `to`."""
         before, r = self.count[to], self.n_columns
         total, delta = before + count, mean - self.mean[to]
         tie = before * count / total
@@ -110,8 +110,9 @@ class GroupedProducts:
         r"""Return roots A of the covariances :math:`A A'` of columns, and regressions of features.
 
         The coefficients c, shape (n_groups, n_columns, n_features), are those on
-        :math:`A^{-1} (\phi - \bar\phi)`, and the slopes on columns are :math:`A^{-1\prime} c`.
-        Directions whose variance is only rounding are left out.
+        :math:`A^{-1} (\phi - \bar\phi)`. The third result are the slopes on columns,
+        :math:`A^{-1\prime} c`, of the same shape. Directions whose variance is only rounding are
+        left out.
         """
         r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
         squares = np.einsum("gii->gi", self.scatter[:, :, :r])  # rounding may make them negative
@@ -192,7 +193,7 @@ class GroupedProducts:
             yield features, same
 
     def share(self, label: Array) -> None:
-        """Give each group its share, by number of rows, of the products of its label."""
+        """Replace each group's products by its share, by rows, of those of its label."""
         for name in np.unique(label):
             mine = np.flatnonzero(label == name)
             part: Array = self.count[mine] / max(float(self.count[mine].sum()), 1e-300)

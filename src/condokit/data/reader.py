@@ -225,7 +225,11 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
 
 
 def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Study:
-    """Read all rows in one pass; in two if a confounder has more values than the first rows."""
+    """Read all rows in one pass, or in two.
+
+    Numbers with two values in the first rows count as categories. If later rows have more values,
+    they are continuous, and all rows are read again.
+    """
     by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
     by_row |= {"'bridge'": roles.bridge}
     by_row["missing='impute'"] = None if roles.missing != "impute" else roles.missing
@@ -324,7 +328,7 @@ def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns,
 
 
 def in_blocks(domains: Study) -> Study:
-    """Return a study in memory as sums of all rows and a sample, as if it were not in memory.
+    """Return a study in memory as one that is not: sums of all rows, and a sample of rows.
 
     Later steps then need memory for one block per thread only. The study itself is returned if the
     sample would contain all rows.

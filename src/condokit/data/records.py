@@ -1,4 +1,4 @@
-"""Plain records of what was found: tables and findings that print well, here and in notebooks."""
+"""Records of results: tables and findings that print well in terminals and notebooks."""
 
 import dataclasses
 import html
@@ -10,8 +10,8 @@ import numpy as np
 from condokit.checks import Array, Sentence
 
 Part = tuple[str, Any]
-LEVELS = ("stop", "care", "note")  # of findings, the gravest first
-_PRINTED_ROWS = 20  # of a table that is printed
+LEVELS = ("stop", "care", "note")  # of findings, the most serious first
+_PRINTED_ROWS = 20  # rows of a table that are printed, at most
 _STYLE = (
     "<style>.condokit{font-family:system-ui,sans-serif;max-width:60em}"
     ".condokit table{border-collapse:collapse;margin:.3em 0 1em}"
@@ -157,7 +157,7 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 class Record:
-    """A frozen dataclass with one account of itself, for terminals, notebooks and files."""
+    """A frozen dataclass that prints in the same way in terminals, notebooks and files."""
 
     def parts(self) -> list[Part]:
         """Return headings with text, a list or a Sheet, which are not shown if they are empty."""

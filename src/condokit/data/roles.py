@@ -99,7 +99,7 @@ def remembered(**given: Any) -> dict[str, Any]:
 
 
 def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return roles as they are given here; where one is None, as it was given to `fit`."""
+    """Return roles as given here or, where they are None, as given to `fit`."""
     found = {name: known.get(name) if value is None else value for name, value in given.items()}
     if lost := [name for name, value in found.items() if value is AS_VALUES]:
         text = "{names} were given to fit as values, not as column names. Give them here as well."
@@ -108,6 +108,7 @@ def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _names(value: Any) -> bool:
+    """Tell whether a role is given as names or positions of columns, or not at all."""
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value)
     return value is None or isinstance(value, str) or is_list
 
@@ -127,7 +128,7 @@ class RoleColumns:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The chosen features, and why other columns were not chosen."""
+    """The chosen features, and why other columns are not features."""
 
     tables: list[Table]
     left: dict[str, str] = field(default_factory=dict)  # why other columns are not features

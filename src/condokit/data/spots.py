@@ -1,4 +1,4 @@
-"""Where rows lie in the space of continuous confounders, to find out which sums reveal few rows."""
+"""Where rows lie in the space of confounders, to find out which sums reveal few rows."""
 
 from itertools import combinations
 from math import comb
@@ -10,17 +10,17 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
 _FINEST = 256  # intervals of the range of one confounder
-_MOST_BITS = 18  # log2 of the number of boxes that all confounders together make
-_MOST_POINTS = 400  # points of most weight, of which all pairs are compared
-_MOST_IN_SETS = 20  # points of which all sets are tried,
+_MOST_BITS = 18  # log2 of the largest number of boxes
+_MOST_POINTS = 400  # rows of most weight, of which all pairs are compared
+_MOST_IN_SETS = 20  # rows of most weight, of which all sets are tried,
 _MOST_SETS = 5000  # unless there are more sets than this
 
 
 class Spots:
-    """How many rows lie in small boxes of confounder space, by group, and their mean place.
+    """Counts of rows in small boxes of confounder space, by group, and the mean position of each.
 
-    A row that is alone in its box, as isolated ones are, has its exact place. Parts merge in any
-    order. This is never written to a file.
+    For a row that is the only one in its box, as isolated rows are, this is its exact position.
+    Parts can be merged in any order. This is never written to a file.
     """
 
     def __init__(self, ranges: tuple[tuple[float, float], ...]) -> None:
@@ -45,6 +45,7 @@ class Spots:
         self._add(other.part[here], group[here], other.count[here], other.mean[here])
 
     def _add(self, part: Array, group: Array, count: Array, mean: Array) -> None:
+        """Add boxes of groups: equal boxes are merged, with their counts and mean positions."""
         every = np.column_stack([np.append(self.group, group), np.vstack([self.part, part])])
         kept, turn = np.unique(every, axis=0, return_inverse=True)
         counts: Array = np.append(self.count, count)
@@ -58,7 +59,7 @@ class Spots:
 
 
 def spots_of_bins(known: Any) -> Spots:
-    """Return where rows may lie if only counts in bins are known: at all ends of bins."""
+    """Return possible positions of rows if only counts in bins are known: all ends of bins."""
     found, (n, p, n_bins) = Spots(known.basis.ranges), known.bins.shape
     step = 1 if p < 3 else n_bins // 4 if p == 3 else n_bins // 2
     for k in range(n):
@@ -83,7 +84,7 @@ def whitened(Psi: Array, scatter: Array) -> Array:
 
 
 def rows_of_most_weight(U: Array) -> Array:
-    """Return the rows of most weight in descending order: those that `most_weight` uses."""
+    """Return the numbers of the rows of most weight, in descending order."""
     return np.argsort(-np.einsum("nr,nr->n", U, U), kind="stable")[:_MOST_POINTS]
 
 
@@ -107,9 +108,9 @@ def most_weight(U: Array, counts: Array, few: int, enough: float = 0.0) -> tuple
 
 
 def _by_rows(K: Array, beyond: float, few: int) -> float:
-    """Bound eigenvalues by sums of rows of |K|, the largest entries of each.
+    """Bound the largest eigenvalue of `few` rows and columns of K by the largest row sum of |K|.
 
-    No point that K does not hold has a diagonal entry above `beyond`.
+    `beyond` is the largest diagonal entry of rows that K leaves out.
     """
     rest = np.sqrt(np.diag(K) * beyond)[:, None] * np.ones(few)
     largest = -np.sort(-np.hstack([K, rest]), axis=1)[:, :few]
@@ -117,10 +118,11 @@ def _by_rows(K: Array, beyond: float, few: int) -> float:
 
 
 def _by_sets(K: Array, few: int) -> float:
-    """Bound eigenvalues by those of all sets of the first points, and the diagonal of the others.
+    """Bound the largest eigenvalue of `few` rows and columns of K by trying sets of the first rows.
 
-    The largest eigenvalue of a set is at most the sum of those of two parts A and C, and that of C
-    is at most its trace.
+    The largest eigenvalue of a set is at most the sum of those of its parts A and C. A is a set of
+    the first rows, whose eigenvalue is computed. That of C is at most its trace, which the diagonal
+    bounds.
     """
     n = min(_MOST_IN_SETS, len(K))
     while n > few and comb(n, few) > _MOST_SETS:

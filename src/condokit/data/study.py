@@ -17,8 +17,8 @@ from condokit.data.sums import Sums, no_rows
 from condokit.data.tables import Table
 
 _MARKS = 3  # features that serve to recognise equal rows
-_MANY_VALUES = 20_000_000  # of a sparse table, beyond which it is summed without making it dense
-_FEW = 4  # if at most one row in this many is wanted, rows are read one by one
+_MANY_VALUES = 20_000_000  # values of a sparse table that may be made dense, at most
+_FEW = 4  # if at most one row in four is wanted, only these are read
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ class Noise:
 class Study:
     """Rows of all domains, in one table or two stacked ones, with confounders and sums.
 
-    Domain k has the name `labels[k]`, and `code` is the domain of each row. Of two domains, 0 is
-    the query and 1 the reference. Of more, the reference is the largest until a fit names another.
+    Domain k has the name `labels[k]`, and `code` is the domain of each row. In a study of two
+    domains, 0 is the query and 1 the reference. In a study of more, the reference is the largest
+    domain until a fit names another.
     """
 
     tables: tuple[Table, ...]
@@ -166,7 +167,7 @@ class Study:
         return len(self.labels)
 
     def divided(self, is_query: Array, labels: Any = None, **changes: Any) -> "Study":
-        """Return the rows as two domains, query and reference."""
+        """Return the same rows as two domains, query and reference."""
         code, gaps = (~is_query).astype(np.intp), None
         if self.gaps is not None and not self.is_rectangular:
             sides = (np.unique(self.code[code == k]) for k in range(2))
@@ -245,7 +246,7 @@ class Study:
         return X
 
     def _read_few(self, used: Array, X: Array) -> None:
-        """Read some rows into an array, and no others."""
+        """Read only the rows with these numbers into an array."""
         if not self.has_rows:
             raise no_rows()
         start = 0
@@ -256,7 +257,7 @@ class Study:
             start += table.n_rows
 
     def _linked(self, table: Table, rows: Array) -> Array:
-        """Return rows of a table on the scale of links."""
+        """Return rows of a table on the scale of the links, such as logarithms."""
         if self.links is None:
             return rows
         with np.errstate(over="ignore"):
@@ -266,7 +267,7 @@ class Study:
         return linked
 
     def marks(self) -> Array:
-        """Return a few features of every row, to recognise equal rows."""
+        """Return a few features of every row, from which equal rows can be recognised."""
         few = self.of(np.arange(min(_MARKS, self.n_features)))
         return few.rows(np.arange(len(self.is_query)))
 
@@ -403,7 +404,7 @@ class Study:
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 
     def merged(self, new: int, reference: Any) -> "Study":
-        """Return two domains: a new one, and all others together, which were mapped before."""
+        """Return two domains: a new one as the query, and all mapped ones as the reference."""
         both = self.divided(self.code == new, (self.labels[new], reference))
         return both.with_bridges(self.bridge)
 

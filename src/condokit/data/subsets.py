@@ -54,7 +54,12 @@ def folds(
     order: Array | None = None,
     values: Array | None = None,
 ) -> Array:
-    """Assign rows to folds evenly within cells, in order or by value; subjects at random."""
+    """Assign rows to folds of equal size within cells; return the fold of each row.
+
+    Rows take turns, in the given `order` or in the order of `values`, so that results depend on
+    these and not on the order of rows. All rows of a subject (`groups`) are in one fold, which is
+    drawn at random.
+    """
     if groups is not None:  # a subject's rows go together
         if order is not None:
             return np.unique(groups, return_inverse=True)[1] % n_folds

@@ -16,7 +16,7 @@ from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.spots import Spots
 from condokit.data.subsets import subsample
 
-MARKS = 256  # hash values
+MARKS = 256  # hash values, of 8 bits
 _SCREENED = 64  # rows of a label that are searched for equal values
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 over the golden ratio: Fibonacci hashing
 
@@ -90,7 +90,7 @@ class Ties:
 
 @dataclass
 class CellSums:
-    """All sums over the rows of cells; parts merge in any order.
+    """All sums over the rows of cells; parts can be merged in any order.
 
     A cell is a domain with one level of each categorical confounder. Statistics files hold these
     sums and nothing else.
@@ -191,7 +191,7 @@ class Sums:
         return replace(self, cells=self.cells.of(places), again=more)
 
     def groups_of_cells(self, groups: Array) -> Array:
-        """Return the group of each cell, given that of each row; -1 is none."""
+        """Return the group of each cell, given that of each row of the tables; -1 is none."""
         of_cell, used = np.full(len(self.label), -1), self.cell >= 0
         of_cell[self.cell[used]] = groups[used]
         return of_cell
@@ -230,7 +230,7 @@ class Sums:
         return counts * (self.moments.count / ones_for_zeros(n_rows))[self.cell]
 
     def alike(self) -> Iterator[tuple[Array, Array]]:
-        """Yield features with equal counts of values in all cells, and rows of nonempty cells."""
+        """Yield features with equal counts of values in all cells, and which rows have values."""
         known = self.moments.n_values
         _, number = np.unique(known, axis=1, return_inverse=True)
         number = number.ravel()
@@ -239,7 +239,10 @@ class Sums:
             yield features, (known[:, features[0]] > 0)[self.cell]
 
     def most_frequent(self, rows: Array) -> tuple[Array, Array]:
-        """Return how often the most frequent value occurs in the domains of rows, of how many."""
+        """Return the count of the most frequent value in the rows' domains, and of all values.
+
+        Both have the shape (n_features,).
+        """
         cells = np.unique(self.cell[rows])
         n = self.moments.n[cells].sum(axis=0)
         d = self.moments.mean.shape[1]
@@ -260,4 +263,5 @@ def no_rows() -> ValueError:
 
 
 def _again(again: Any, places: Array, make: Any, features: Array, **how: Any) -> Any:
+    """Read features again by their numbers in the whole table."""
     return again(make, features=places[features], **how)

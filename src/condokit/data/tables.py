@@ -1,4 +1,4 @@
-"""Tables in, tables out: pandas, polars, pyarrow, NumPy and AnnData seen through one class."""
+"""Tables of any library, as input and output: pandas, polars, pyarrow, NumPy, AnnData."""
 
 import fnmatch
 from collections import Counter
@@ -24,7 +24,7 @@ from condokit.checks import (
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
-_SLOW = 32  # times larger chunks of what is read from disk or computed
+_SLOW = 32  # factor of the chunk size for tables on disk, or computed when read
 _CONVERT = "Convert them to numbers, for example with .astype(float), or leave them out."
 
 
@@ -135,6 +135,7 @@ class Table:
         return self._with([self.positions[j] for j in places])
 
     def _with(self, positions: Sequence[int]) -> "Table":
+        """Return the table with the columns at these positions selected."""
         table = copy(self)
         table.positions = positions
         return table
@@ -211,11 +212,12 @@ class Table:
         are_mapped: bool = True,
         depends: Callable[[Array], Array] | None = None,
     ) -> Any:
-        """Put an array into the container that this table came in, keeping its index.
+        """Put an array into the kind of container that this table came in, keeping its index.
 
-        Null stays null in containers that tell it from NaN; `depends` marks the values that depend
-        on marked ones, by default each on that in its own place. Other variables of AnnData stay,
-        or are zero if values are errors of mapped ones.
+        Null stays null in containers that distinguish it from NaN. `depends` says which mapped
+        values depend on the marked ones; by default each depends on that in its own place.
+        Variables of AnnData that are not mapped stay, or are zero if the values are errors
+        (`are_mapped` is False).
         """
         if self.is_annotated:
             if names is not None and len(names) != self.n_features:
@@ -371,7 +373,7 @@ def _floats(column: nw.Series[Any]) -> Array:
 
 
 def _with_nulls(frame: nw.DataFrame[Any], name: str, marked: Array) -> Any:
-    """Return a column with null where it is marked."""
+    """Return a column with null in the marked rows."""
     mask = nw.new_series("null", marked, backend=frame.implementation)
     return nw.when(~mask).then(frame[name]).alias(name)
 
@@ -389,7 +391,7 @@ def _nullable_types(native: Any, positions: Sequence[int], names: Sequence[str])
 
 
 def as_narwhals(X: Any, eager_only: bool = True) -> Any:
-    """Return a data frame or series as narwhals sees it, None if it is neither."""
+    """Return a data frame or series wrapped by narwhals, None if it is neither."""
     if type(X) is np.ndarray:  # asked for at every door, and slow to find out
         return None
     try:
@@ -442,6 +444,7 @@ class _StoredRows:
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
+    """Return a data frame as narwhals sees it, None for others; refuse lazy frames and series."""
     refuse_duplicates(X, name, " Rename them.")
     frame = as_narwhals(X, eager_only=False)
     if isinstance(frame, nw.LazyFrame):
@@ -455,6 +458,7 @@ def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
 
 
 def _as_array(X: Any, name: str) -> Array:
+    """Return a two-dimensional array of numbers; refuse everything else with advice."""
     if hasattr(X, "tocsr") or hasattr(X, "todense"):
         raise TypeError(
             f"Sparse data was passed for {name}, but dense data is required. "
@@ -488,6 +492,7 @@ def _as_array(X: Any, name: str) -> Array:
 
 
 def _string_names(columns: list[Any], name: str) -> list[str] | None:
+    """Return names of columns if these are text, None if they are numbers 0, 1, ..."""
     kinds = {isinstance(column, str) for column in columns}
     if kinds == {True, False}:
         raise TypeError(

@@ -1,6 +1,7 @@
 """One pass over blocks of rows: sums of all rows by cell, and a sample of rows.
 
-A cell is a combination of a domain and the levels of all categorical confounders.
+A cell is a combination of a domain and the levels of all categorical confounders. Blocks may come
+in any order and from several machines: results of blocks are merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +17,16 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
 
 FEWEST_OF_CELL = 64  # rows of every cell in the sample, if it has as many
-_ELEMENTS = 1 << 17  # values that are added at a time, and stay in cache
-_FEWEST_ROWS = 256  # that are added at a time
+_ELEMENTS = 1 << 17  # values that are added at a time, so that they stay in cache
+_FEWEST_ROWS = 256  # rows that are added at a time, at least
 _MOST_CROSSED = 1 << 16  # combinations of levels that are listed
-_LARGE = 500  # rows of a cell on average, from which features are summed one by one
+_LARGE = 500  # rows of a cell on average, from which features are summed one at a time
 _SLACK = 1.25  # factor by which the sample may grow before it is cut
 _MARKS = 4  # features from which the hash of a row is computed
-_LOOKED_AT = 10_000  # rows in which distinct values are counted
-_TELLING = 0.9  # share of distinct values that such a feature must have
+_LOOKED_AT = 10_000  # rows in which the distinct values of features are counted
+_TELLING = 0.9  # share of distinct values that a feature needs to be used for hashes
 _LARGEST = np.iinfo(np.uint64).max
-_COLUMNS = ("key", "cell", "X", "Z", "counts", "place")  # of a sample
+_COLUMNS = ("key", "cell", "X", "Z", "counts", "place")  # fields of a sample
 _LOCATED = ("table", "cells", "cell", "Z", "weights")
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
@@ -34,9 +35,9 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of spli
 class Sample:
     """A sample of rows: all rows in their order while they are few, else those of smallest hash.
 
-    The sample has at most a given number of rows of each domain, and at least some of each cell.
-    The hash of a row depends only on its values, so that neither the order of rows nor their blocks
-    matter; equal rows become one row with a count. In each cell, the sampled rows stand for all.
+    The sample has at most a given number of rows of each domain, and at least `FEWEST_OF_CELL` rows
+    of each cell that has as many. The hash of a row depends only on its values, so that neither the
+    order of rows nor their division into blocks matters. Equal rows become one row with a count.
     """
 
     key: Array  # (n,): the hash of each row
@@ -44,17 +45,17 @@ class Sample:
     X: Array
     Z: Array  # continuous confounders
     counts: Array  # how many rows each stands for
-    place: Array  # where each row is: by block, then by row
+    place: Array  # position of each row: number of the block * 2^32 + row of the block
     is_whole: bool = True  # whether all distinct rows are in the sample
 
     @classmethod
     def joined(
         cls, parts: "Sequence[Sample]", side: Array, most: int
     ) -> tuple["Sample", Array | None]:
-        """Join samples into one of at most `most` rows of a domain.
+        """Join samples into one of at most `most` rows of each domain.
 
-        Also return the largest hash of each cell that a new row may have to enter the sample, None
-        if there is no limit. `side` is the domain of each cell.
+        Also return the limit of each cell, the largest hash with which a new row may enter the
+        sample, or None if there is no limit. `side` is the domain of each cell.
         """
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
         whole = cls(**columns, is_whole=all(part.is_whole for part in parts))
@@ -75,10 +76,10 @@ class Sample:
 def fewer(
     key: Array, cell: Array, counts: Array, side: Array, most: int
 ) -> tuple[Array | None, Array, Array | None]:
-    """Return the rows that are taken (None: all), their counts, and the limits of hashes.
+    """Return the numbers of sampled rows (None: all), their counts, and the limits of hashes.
 
     If a domain has too many rows, equal rows are merged. If that is not enough, the rows of
-    smallest hash are taken, and the largest hash of each cell is returned as its limit.
+    smallest hash are sampled, and each cell's limit is the largest hash among them.
     """
     if np.bincount(side[cell], minlength=1).max(initial=0) <= most:
         return None, counts, None
@@ -88,7 +89,7 @@ def fewer(
 
 
 def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
-    """Return one row of each hash and cell, sorted by cell and hash, and how many rows it has."""
+    """Return one row of each hash and cell, sorted by cell and hash, and their counts."""
     order = np.lexsort((key, cell))
     new = np.ones(len(key), dtype=bool)
     new[1:] = (np.diff(cell[order]) != 0) | (key[order][1:] != key[order][:-1])
@@ -97,7 +98,10 @@ def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array]:
-    """Mark the rows of smallest hash, and return the largest hash of every cell."""
+    """Mark the rows of smallest hash, and return each cell's limit.
+
+    Rows are sorted by cell, then by hash.
+    """
     limits = np.full(len(side), _LARGEST)
     first = np.searchsorted(cell, np.arange(len(side) + 1))
     kept = np.arange(len(key)) - first[cell] < FEWEST_OF_CELL
@@ -117,11 +121,11 @@ def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array
 
 @dataclass
 class Tally:
-    """Sums and sample of some blocks; `merge` adds those of others."""
+    """Sums and samples of some blocks; `merge` adds those of other blocks."""
 
     cells: dict[tuple[Any, ...], int]  # the number of each combination of levels
     moments: GroupedMoments
-    samples: list[Sample]  # of blocks, to be joined
+    samples: list[Sample]  # of single blocks; joined when they are large
     limits: Array  # of each cell: the largest hash of a row that may still enter the sample
     missing: dict[str | None, int] = field(default_factory=dict)  # values of confounders
     n_rows: int = 0
@@ -149,14 +153,14 @@ class Tally:
 
 
 def domain_of(cells: dict[tuple[Any, ...], int]) -> Array:
-    """Return a number of the domain of each cell."""
+    """Return the number of each cell's domain."""
     labels = {label: k for k, label in enumerate(dict.fromkeys(key[0] for key in cells))}
     return np.array([labels[key[0]] for key in cells], dtype=np.intp)
 
 
 @dataclass(frozen=True)
 class Located:
-    """The rows of a block, with their cells."""
+    """The rows of a block, with the cell of each."""
 
     table: Table  # the features
     cells: dict[tuple[Any, ...], int]
@@ -168,7 +172,7 @@ class Located:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a block is read: which columns are what."""
+    """Says how a block is read: which column has which role, and how rows are sampled."""
 
     features: list[Any]  # names, or positions in an array
     # by name: a column, or the values of all rows; the domain comes first, under the name None
@@ -181,7 +185,7 @@ class Reading:
     number: int = 0  # of the block
 
     def located(self, block: Any) -> "Located":
-        """Return the features of a block, and the cells, confounders and weights of its rows."""
+        """Return a block's features, and the cells, confounders and weights of its rows."""
         table = Table(block)
         n = table.n_rows
         crossed = self._columns(table, self.categorical)
@@ -203,7 +207,10 @@ class Reading:
         return Located(table.select(self.features), cells, cell, Z, weights, missing)
 
     def __call__(self, block: Any, so_far: Tally | None) -> Tally:
-        """Return the sums and the sample of a block."""
+        """Return the sums and the sample of a block.
+
+        Rows whose hash is beyond the limit of their cell so far cannot be in the final sample.
+        """
         found = self.located(block)
         chosen, cells, cell, Z, weights = (getattr(found, name) for name in _LOCATED)
         d, n = chosen.n_features, chosen.n_rows
@@ -247,6 +254,7 @@ class Reading:
         return replace(self, **own, weight=None if self.weight is None else self.weight[rows])
 
     def _columns(self, table: Table, roles: dict[Any, Any]) -> Any:
+        """Yield names and values of roles, given as names of columns or as values."""
         for name, given in roles.items():
             is_name = isinstance(given, str)
             yield name, table.column(str(name), given) if is_name else given
@@ -287,7 +295,7 @@ class Pass:
 def _add(
     moments: GroupedMoments, X: Array, cell: Array, weights: Array | None, table: Table
 ) -> Array:
-    """Add rows to moments, and return their cells, -1 for rows without any value."""
+    """Add rows to moments; return their cells, -1 for rows in which all values are missing."""
     gaps = None
     if not are_moderate(X):
         if (sizes(X) > LARGEST).any():
@@ -302,7 +310,7 @@ def _add(
 
 
 def marks_of(X: Array) -> Array:
-    """Return features for the hash of rows: a few with nearly distinct values, or else all."""
+    """Return features from which rows are hashed: a few with mostly distinct values, else all."""
     X = X[:_LOOKED_AT]
     telling = list[int]()
     for j, x in enumerate(X.T):
@@ -315,7 +323,7 @@ def marks_of(X: Array) -> Array:
 
 
 def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
-    """Return a 64-bit hash of every row: of some features, or of all where one of them is NaN."""
+    """Return a 64-bit hash of every row: of some features, or of all where one of these is NaN."""
     numbers = np.arange(len(columns) + Z.shape[1])
     key, lost = np.zeros(len(Z), dtype=np.uint64), np.zeros(len(Z), dtype=bool)
     for j in marks:
@@ -332,14 +340,14 @@ def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
 
 
 def _mixed(key: Array) -> Array:
-    """Return 64-bit numbers that look random, after splitmix64."""
+    """Return numbers whose bits look random (the finalizer of splitmix64)."""
     for shift, factor in zip((30, 27), _MIX):
         key = (key ^ (key >> np.uint64(shift))) * factor
     return key ^ (key >> np.uint64(31))
 
 
 def _add_bits(total: Array, column: Array, number: int) -> None:
-    """Add the bits of a column, times an odd number that depends on the column."""
+    """Add the bits of a column to `total`, times an odd number that depends on the column."""
     bits = (column + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     bits ^= bits >> np.uint64(29)
     own = np.array([number + 1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -350,7 +358,7 @@ def _add_bits(total: Array, column: Array, number: int) -> None:
 def _crossed(
     coded: list[tuple[list[Any], Array]], n: int
 ) -> tuple[dict[tuple[Any, ...], int], Array]:
-    """Return the combinations of levels that occur, and that of each row; -1 if one is missing."""
+    """Return the combinations of levels that occur, and each row's combination, -1 if missing."""
     code, lost = np.zeros(n, dtype=np.int32), None
     combinations: list[tuple[Any, ...]] = [()]
     for levels, codes in coded:
@@ -373,6 +381,7 @@ def _crossed(
 
 
 def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
+    """Return each cell's limit of hashes, from the blocks merged so far."""
     limits = np.full(max(len(cells), 1), _LARGEST)
     for key, k in cells.items() if so_far is not None else ():
         if so_far is not None and key in so_far.cells:

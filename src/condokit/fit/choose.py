@@ -44,22 +44,22 @@ _MATRICES = (
     ("reverse-kl", LowRank()),
     ("likelihood", Affine()),
 )
-_FEW_ROWS = ("ot", "pc-match")  # for map="affine" if the rows are too few for a search
+_FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries where rows are too few to search matrices
 
-MANY_ROWS = 8  # rows per feature from which all matrices are searched
+MANY_ROWS = 8  # rows per feature, in the smaller domain, from which all matrices are searched
 _MOST_FEATURES = 300  # with more features only diagonal maps are tried
-_MOST_SCORED = 20_000  # rows of a domain on which candidates are scored
-_MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, plus 40 per feature
-_TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
-_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds suffice
-_COLLINEAR = 1e-3  # a feature is collinear if others leave less than this of its spread
-_LEAST_ROWS = 20  # rows of a domain below which none are held out
+_MOST_SCORED = 20_000  # rows of a domain on which candidates are scored, given categories
+_MOST_ON_CURVES, _MORE = 1000, 40  # the same given numbers: 1000 rows, plus 40 per feature
+_TOLERANCE = 0.1  # nats per feature by which the held-out score of a diagonal map may be worse
+_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds are enough (else five)
+_COLLINEAR = 1e-3  # a feature is collinear if others leave less than this share of its spread
+_LEAST_ROWS = 20  # rows of a domain; with fewer no rows are held out
 _LEAST_PER_FEATURE = 2  # rows per feature from which map="affine" is averaged with a diagonal map
-_LOW_RANK_FEATURES = 10  # fewer features need no matrix of low rank
-_ERRORS = (1.0, 4.0)  # standard errors up to which scores are equal, and from which they differ
+_LOW_RANK_FEATURES = 10  # with fewer features a full matrix is small enough
+_ERRORS = (1.0, 4.0)  # standard errors between scores: up to 1 as good as the best, from 4 excluded
 _ROUNDS, _LEAST_SHARE = 200, 0.01  # EM steps for the weights of matrices; smaller weights are 0
-_MOST_WORSE = 1.0  # nats per feature: more than that no held-out row counts against a map
-_DETERMINED = 60.0  # curvature times rows from which the data determine a matrix
+_MOST_WORSE = 1.0  # nats per feature that one held-out row may at most count against a map
+_DETERMINED = 60.0  # curvature times rows; in simulations matrices were found again from 70 on
 _SPREAD = (0.8, 1.25)  # allowed ratio of variances within strata, mapped query over reference
 
 
@@ -168,7 +168,11 @@ def _candidate(
 def find(
     settings: Mapping[str, Any], domains: Study, pairs: tuple[Array, Array] | None = None
 ) -> tuple[Fit, Candidate]:
-    """Fit the map that was asked for: remove factors of controls, choose, refine by pairs."""
+    """Fit the map that the settings ask for, and return it with the candidate that was chosen.
+
+    In this order: remove the factors of negative controls, choose among the candidates, refine the
+    map by pairs.
+    """
     controls, left, wanted = None, domains, settings["map"]
     if settings["controls"] is not None:
         controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
@@ -203,18 +207,22 @@ def _warn_of_curves(domains: Study, recipe: Recipe, fit: Fit) -> None:
 
 
 def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[Fit, Candidate]:
-    """Average the candidates by their scores on held-out rows, the simpler first.
+    """Average the fitted candidates by their scores on held-out rows; simpler ones come first.
 
-    `first` is the fit of the first of them.
+    `first` is the fit of the first candidate. The score of a candidate is the mean over held-out
+    query rows of `-log p_r(A x + b | z) - log|det A|`: minus the log-likelihood of the mapped row
+    under the reference's conditional law, which was learned from other rows. The determinant makes
+    it useless to shrink data to their mean; held-out rows make it useless to fit noise. These are
+    excluded:
+
+    - candidates after which the variance within strata is less than 80% or more than 125% of the
+      reference's, beyond sampling noise;
+    - matrices that the strata do not determine: their rotations have the same score;
+    - all matrices, if both domains together have fewer than 8 rows per feature;
+    - matrices found by a search, if one domain has fewer than 16 rows per feature (8 without a
+      diagonal candidate);
+    - everything but the first candidate, if a domain has fewer than 20 rows.
     """
-    # The score of a candidate is the mean over held-out query rows of
-    # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
-    # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
-    # Candidates that leave less than 80% or more than 125% of the reference's variance within
-    # strata, beyond sampling noise, are out, and matrices that the strata do not determine, whose
-    # rotations have the same score; with fewer than 8 rows per feature in both domains
-    # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
-    # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
     report = first.report
     fewest = min(report.rows_query, report.rows_reference)
     held = domains
@@ -246,7 +254,7 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
                 if k > 0 and curvature * fewest < _DETERMINED:
                     scores[k].failure = "the strata do not tell rotations apart"
             if not any(scores[k].failure for k in used if k > 0):
-                break
+                break  # otherwise weigh again, without those that have just failed
     if any(used) and domains.gaps is not None and candidates[0].recipe.sparing:
         warn_incomplete(domains, report.complete_rows or {})
     chosen = int(weights.argmax())
@@ -266,7 +274,10 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
 
 
 def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit, Candidate]:
-    """Return a fit whose map first removes the factors of controls, then maps other features."""
+    """Return a fit whose map first removes the factors of controls, then maps the other features.
+
+    Its standard errors are not known.
+    """
     if fit.map.kind not in AffineMap.kinds:
         raise refusal("{@'controls'} work with affine maps only. Use {@map='location-scale'}.")
     report = replace(
@@ -282,7 +293,11 @@ def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit
 def after_pairs(
     fit: Fit, chosen: Candidate, domains: Study, pairs: tuple[Array, Array], wanted: Any
 ) -> Fit:
-    """Refine a fitted map by pairs; only errors of diagonal maps are known before."""
+    """Refine a fitted map by pairs of rows that were measured in both domains.
+
+    `wanted` is the map that the user asked for. Of the map before this step, standard errors enter
+    only if it is diagonal.
+    """
     family = chosen.recipe.family
     if is_auto(wanted):
         family = Affine()
@@ -338,7 +353,11 @@ def _ladder(
 
 @dataclass
 class _Score:
-    """The held-out scores of a candidate in nats, one per query row, or why it is left out."""
+    """The held-out scores of a candidate in nats, one per query row, or why it is excluded.
+
+    Smaller is better: these are minus log-likelihoods. `mean` is their weighted mean, `spread` the
+    variance within strata after the map over that of the reference.
+    """
 
     nats: Array
     mean: float = np.nan
@@ -347,7 +366,7 @@ class _Score:
 
 
 class _Trial:
-    """Held-out scores of all candidates."""
+    """Scores all candidates on held-out rows, and turns the scores into weights."""
 
     def __init__(self, domains: Study, candidates: list[Candidate]) -> None:
         self.candidates = candidates
@@ -361,13 +380,13 @@ class _Trial:
         self.whole = recipe.compare(self.domains)
         self.pair = gaussian_pair(self.domains, self.whole, recipe.conditional, False)
         self.weights = np.ones(1)
-        # a constant or collinear feature has no noise, and would decide the scores
+        # constant and collinear features have hardly any noise: tiny errors would decide scores
         kept = _independent(self.pair)
         some = len(kept) < domains.n_features
         self.trial_domains = self.domains.of(kept) if some else self.domains
 
     def scores(self) -> list[_Score]:
-        """Fit every candidate on all folds but one, and score it there, in turn."""
+        """Score all candidates by cross-validation: fit on all folds but one, score on that."""
         domains = self.trial_domains
         d = domains.n_features
         assert domains.keep is not None
@@ -408,8 +427,10 @@ class _Trial:
         return [_Score(*known) for known in zip(rows, means, why_not)]
 
     def _not_tried(self, candidate: Candidate) -> str:
-        """Return why a candidate is not tried; empty if it is."""
-        # matching axes stands in for the search among all matrices where rows are too few for that
+        """Return why a candidate is not tried; an empty string if it is.
+
+        Matching of principal axes replaces the search among all matrices where rows are too few.
+        """
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
         beside = self.candidates[0].recipe.sparing
@@ -425,10 +446,10 @@ class _Trial:
         return ""
 
     def _why_not(self, k: int) -> str:
-        """Return why a candidate cannot be scored; empty if it can.
+        """Return why a candidate cannot be scored; an empty string if it can.
 
-        The search among matrices starts on each fold at the map of all rows, so that folds do not
-        end in other minima than that.
+        A search among matrices has local minima. So on each fold it starts at the matrix that was
+        found from all rows, to end in the same minimum.
         """
         reason, recipe = self._not_tried(self.candidates[k]), self.recipes[k]
         if not reason and recipe.family.form == "matrix" and not recipe.divergence.in_closed_form:
@@ -440,18 +461,19 @@ class _Trial:
         return reason
 
     def weigh(self, scores: list[_Score]) -> Array:
-        r"""Return the weights of all candidates, which are smooth in their scores.
+        r"""Return the weights of all candidates; they change smoothly with the scores.
 
-        A candidate whose score is worse than the best by :math:`t_k` standard errors of the paired
-        difference is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut at 0 and 1. The
-        first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map
-        may be worse by two nats for each of the :math:`d^2` numbers in a matrix,
-        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature. The
-        weight that remains for matrices is divided among them by likelihood; see `stacked`.
+        If the score of candidate k is worse than the best by :math:`t_k` standard errors of the
+        paired difference, it counts as equally good to the degree :math:`v_k = (4 - t_k) / 3`,
+        clipped to [0, 1]. The simplest equally good candidate is wanted, and simpler ones come
+        first, so :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map may be worse than a
+        matrix by two nats for each of the matrix's :math:`d^2` entries, shared by the N query rows:
+        by :math:`2 d^2 / N`, but no more than 0.1 nats per feature. The weight that remains for
+        matrices is divided among them by likelihood; see `stacked`.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure]
-        if not alive:  # the first has been fitted, and stays
+        if not alive:  # the first candidate has been fitted already, and is taken
             return np.eye(len(scores))[0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
@@ -472,7 +494,10 @@ class _Trial:
         return weights
 
     def spread(self, affine: Any) -> float:
-        """Return the variance within strata of the mapped query over that of the reference."""
+        """Return the ratio of variances within strata, mapped query over reference.
+
+        It is the median over features of ratios of means over the strata.
+        """
         A, pair = affine.A, self.pair
         mapped = np.einsum("ij,kjl,il->ki", A, pair.query.cov, A, optimize=True)
         ratio = (pair.weights @ mapped) / np.maximum(
@@ -481,18 +506,22 @@ class _Trial:
         return float(np.median(ratio))
 
     def keeps_spread(self, ratio: float) -> bool:
-        """Return whether variances are kept, up to two standard errors of their ratio."""
+        """Return whether a ratio of variances is near one, up to two standard errors of it.
+
+        The variance of n normal values has the relative variance 2 / n.
+        """
         n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
         margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
         return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
 
 
 def stacked(nats: Sequence[Array], weights: Array) -> Array:
-    r"""Return shares of candidates that make a mixture of them most likely on held-out rows.
+    r"""Return the shares p of a mixture of candidates that is most likely on held-out rows.
 
-    With :math:`l_{ik} = e^{-nats_{ik}}` and the weights :math:`w_i` of rows, these maximise
-    :math:`\sum_i w_i \log \sum_k p_k l_{ik}`, by expectation and maximisation from equal ones:
-    :math:`p_k \leftarrow \sum_i w_i\, p_k l_{ik} / \sum_j p_j l_{ij}`. Shares below 1% are none.
+    With :math:`l_{ik} = e^{-nats_{ik}}` for row i and candidate k, and the weights :math:`w_i` of
+    rows, p maximises :math:`\sum_i w_i \log \sum_k p_k l_{ik}`. The EM algorithm starts from equal
+    shares and repeats :math:`p_k \leftarrow \sum_i w_i\, p_k l_{ik} / \sum_j p_j l_{ij}`. Shares
+    below 1% are set to zero.
     """
     table = np.stack(nats)
     likely = np.exp(table.min(axis=0) - table)
@@ -504,7 +533,7 @@ def stacked(nats: Sequence[Array], weights: Array) -> Array:
 
 
 def _independent(pair: GaussianPair) -> Array:
-    """Return the features that are not collinear with others in either domain."""
+    """Return the positions of features that are not collinear with others in either domain."""
     kept = np.arange(pair.n_features)
     for side in (pair.query, pair.reference):
         cov = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)[np.ix_(kept, kept)]
@@ -516,7 +545,12 @@ def _independent(pair: GaussianPair) -> Array:
 
 
 class _Judge:
-    """Scores maps on held-out query rows by the law of the reference, learned from other rows."""
+    """Scores maps on held-out query rows, by the reference's law given z from the other rows.
+
+    The law is normal: with the mean and covariance of each stratum, or, given numbers, with a curve
+    for the mean and spread of each feature and one correlation matrix. `whole` is the comparison of
+    all rows, so that strata have the same numbers in every fold.
+    """
 
     def __init__(
         self, domains: Study, train: Study, recipe: Recipe, asked: Array, whole: Comparison
@@ -538,7 +572,7 @@ class _Judge:
             share = pair.weights / np.maximum(np.bincount(mine, minlength=len(pair.weights)), 1)
             self.weights = share[mine]
             return
-        # confounders in the units of all rows, where they are known and where they are asked for
+        # confounders in the units of all rows, of the rows to learn from and of those to score
         used = comparison.used
         known = ~train.is_query[used]
         at = whole.covariates.take(np.searchsorted(whole.used, asked))
@@ -554,7 +588,7 @@ class _Judge:
         self.weights = weights[is_query]
 
     def __call__(self, found: Any) -> Array:
-        """Return the nats of every query row."""
+        """Return -log p(g(x) | z) - log|det g'(x)| in nats for every held-out query row."""
         residual = (found.without_links(self.X) - self._mean) / self._spread
         nats = np.log(self._spread).sum(axis=1) - found.log_slopes(self.X)
         nats += 0.5 * self.X.shape[1] * np.log(2 * np.pi)
@@ -565,7 +599,7 @@ class _Judge:
 
 
 def _some_rows(domains: Study, marks: Array, most: int) -> Array:
-    """Return a mask of the rows used for scores: all, or the first of each domain, shuffled."""
+    """Return a mask of the rows used for scores: at most so many of each domain, well mixed."""
     order, taken = mixed_order(marks), domains.kept()
     for side in (domains.is_query, ~domains.is_query):
         taken[order[(taken & side)[order]][most:]] = False

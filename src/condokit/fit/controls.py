@@ -1,4 +1,8 @@
-"""Hidden causes seen in negative controls, features that nothing of interest moves."""
+"""Negative controls: features that nothing of interest moves, so what they share is technical.
+
+A factor model of the controls within domains estimates hidden causes; the map subtracts from every
+feature what these explain of it.
+"""
 
 import fnmatch
 from dataclasses import dataclass, replace
@@ -14,38 +18,39 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 
-_FEWEST_ROWS = 10  # more than columns of confounders in both domains
-_PERMUTATIONS = 40
-_QUANTILE = 0.95
-_LARGEST_SHARE = 0.95  # of a control's variance that others share
-_STEPS = 200
-_ROWS_OF_FACTORS = 5000  # that tell their number
-_LEAST_VARIANCE = 0.1  # of factors in a domain
-_LEVEL, _MUCH = 0.01, 0.05  # at which controls follow confounders, and the share that they explain
-_BLOCK = 1 << 24  # values of features that are read at a time
+_FEWEST_ROWS = 10  # residual degrees of freedom, after the columns of confounders in both domains
+_PERMUTATIONS = 40  # of parallel analysis
+_QUANTILE = 0.95  # of eigenvalues by chance, which those of factors must exceed
+_LARGEST_SHARE = 0.95  # communality of a control: at 1 its own variance, a divisor, would be 0
+_STEPS = 200  # at most, of the iteration for communalities
+_ROWS_OF_FACTORS = 5000  # rows from which the number of factors is determined
+_LEAST_VARIANCE = 0.1  # of a factor within one domain, in units of its variance in both
+_LEVEL, _MUCH = 0.01, 0.05  # of a warning that confounders explain controls: level, share explained
+_BLOCK = 1 << 24  # values of features that are read at a time (128 MB)
 
 
 @dataclass(frozen=True)
 class Controls:
-    """What negative controls have in common within domains, and how it moves other features."""
+    """The common factors of negative controls within domains, and maps that subtract them."""
 
-    places: tuple[int, ...]  # of the controls among the features
-    rank: int
-    shared: float  # share of their variance within domains
-    map: AffineMap  # of all features, for the query
-    reference_map: AffineMap
+    places: tuple[int, ...]  # positions of the controls among the features
+    rank: int  # number of factors
+    shared: float  # mean share of the controls' variance within domains that factors explain
+    map: AffineMap  # of all features, for query rows
+    reference_map: AffineMap  # the same for reference rows
 
     @classmethod
     def of(cls, domains: Study, places: tuple[int, ...], rank: int | None = None) -> "Controls":
-        r"""Learn the map that takes off what controls have in common.
+        r"""Learn the maps that subtract what the common factors of the controls explain.
 
-        With R the controls off their means and confounders within domains, in standard units,
-        loadings L and own variances :math:`\Psi` of `rank` factors (if none is given, by parallel
-        analysis), :math:`G = \Psi^{-1} L (L' \Psi^{-1} L)^{-1}` and factor scores R G, whose
-        covariance with the other features is :math:`\alpha` (see `_loadings`): what controls
-        measure with error does not weaken it. The map is
-        :math:`x - \alpha' G' (x_c - \bar x_{c, r})` with means of the reference; controls
-        themselves are only shifted to these.
+        Let R be the standardised residuals of the controls, of shape (n_rows, n_controls), after
+        regression on their means and the confounders within domains. A factor model with `rank`
+        factors (if None, by parallel analysis) has loadings L and own variances :math:`\Psi`.
+        With :math:`G = \Psi^{-1} L (L' \Psi^{-1} L)^{-1}`, Bartlett's factor scores are R G. The
+        coefficients :math:`\alpha` of all features on the factors are corrected for the error of
+        the scores (see `_loadings`), so that noise in the controls does not weaken them. The map
+        is :math:`x - \alpha' G' (x_c - \bar x_{c, r})` with the controls' means
+        :math:`\bar x_{c, r}` in the reference; the controls themselves are only shifted to these.
         """
         used, own = np.flatnonzero(domains.kept()), domains.of(np.array(places))
         X, query = own.rows(used), domains.is_query[used]
@@ -85,7 +90,7 @@ class Controls:
         return cls(places, rank, float(1 - noise.mean()), *maps)
 
     def others(self, domains: Study) -> Study:
-        """Return the domains with all features but controls, freed of what these share."""
+        """Return the domains without the controls, and with their factors subtracted."""
         rest = np.setdiff1d(np.arange(domains.n_features), self.places)
         tables, start = [], 0
         for table in domains.tables:
@@ -96,7 +101,10 @@ class Controls:
         return replace(domains, tables=tuple(tables)).of(rest)
 
     def before(self, affine: AffineMap) -> AffineMap:
-        """Return the map that takes off what controls share, and then maps the other features."""
+        """Return the map that subtracts the factors first and then applies `affine`.
+
+        `affine` maps the other features; the result takes the controls as well.
+        """
         d, dense = self.map.n_features_in_, affine.kind == "dense"
         rest = np.setdiff1d(np.arange(d), self.places)
         grown: dict[str, Any] = {"scale": np.eye(d) if dense else np.ones(d), "offset": np.zeros(d)}
@@ -108,14 +116,14 @@ class Controls:
 
 
 def _refuse(wrong: Any, controls: Study, why: str) -> None:
-    """Refuse controls that are marked."""
+    """Raise an error about the controls that are marked in `wrong`, if there are any."""
     if wrong.any():
         names = listing(controls.tables[0].names_of(wrong))
         raise refusal("{@'controls'} " + why, names=names)
 
 
 def find_controls(controls: Any, domains: Study, map: Any) -> tuple[int, ...]:
-    """Return which features are controls, given by names, patterns or positions."""
+    """Return the sorted positions of the controls, given by names, patterns or positions."""
     labels, places = domains.tables[0].labels, set[int]()
     if getattr(map, "links", None) is not None:
         raise refusal("{@'controls'} do not go with links: take logarithms and the like before.")
@@ -136,7 +144,11 @@ def find_controls(controls: Any, domains: Study, map: Any) -> tuple[int, ...]:
 
 
 def parallel_rank(R: Array) -> int:
-    """Return how many factors are larger than those of columns permuted by themselves."""
+    """Return the number of factors by Horn's parallel analysis.
+
+    Factors count as long as their eigenvalue exceeds the 95% quantile of that of the same rank
+    after every column was permuted separately, which destroys all correlation.
+    """
     k, rng = R.shape[1], np.random.default_rng(0)
     R = R[subsample(len(R), _ROWS_OF_FACTORS)]
     sizes, *chance = (
@@ -148,10 +160,13 @@ def parallel_rank(R: Array) -> int:
 
 
 def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
-    """Return loadings and own variances of standard variables with so many principal factors."""
+    """Return loadings (k, rank) and own variances (k,) by iterated principal-axis factoring.
+
+    Starting values of the communalities are the largest absolute correlations.
+    """
     k = len(correlation)
     if k == 1:
-        return np.ones((1, 1)), np.full(1, 1e-9)  # nothing tells its error
+        return np.ones((1, 1)), np.full(1, 1e-9)  # a single control cannot show its own error
     shared = np.abs(correlation - np.eye(k)).max(axis=0)
     for _ in range(_STEPS):
         shared = np.minimum(shared, _LARGEST_SHARE)
@@ -166,11 +181,13 @@ def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
 def _loadings(
     domains: Study, used: Array, scores: Array, counts: Array, error: Array
 ) -> list[Array]:
-    r"""Return how all features follow scores, apart from their error, in query and reference.
+    r"""Return the coefficients (n_features, rank) of all features on the factors, by domain.
 
-    Gains differ where domains do, so each has its own, pulled to what both have in common: with
-    errors v, the share :math:`1 - 1 / F` of the difference is kept, where
-    :math:`F = \mathrm{mean}(\mathrm{difference}^2 / v)` over features and factors.
+    Regression on the scores would give coefficients that are too small, since scores have an error:
+    its covariance `error` is subtracted from that of the scores. The query and the reference may
+    have different gains, so each has its own coefficients. These are pulled towards their pooled
+    value: the share :math:`1 - 1 / F` of their difference is kept, where F is the mean of
+    :math:`\mathrm{difference}^2 / v` over features and factors, and v is the difference's variance.
     """
     d, step, found = domains.n_features, max(_BLOCK // max(len(used), 1), 1), []
     for _, side in sides(domains.is_query[used]):
@@ -182,7 +199,7 @@ def _loadings(
             X = domains.of(np.arange(start, min(start + step, d))).rows(used[side])
             known = np.isfinite(X)
             total, X = ones_for_zeros(n @ known), np.where(known, X, 0.0)
-            X = np.where(known, X - n @ X / total, 0.0)
+            X = np.where(known, X - n @ X / total, 0.0)  # a missing value is the mean
             own = (S.T * n) @ X / total
             noise = ((S**2).T * n) @ X**2 / total - own**2
             parts.append(np.stack([own.T, (noise / total).T]))
@@ -195,7 +212,10 @@ def _loadings(
 
 
 def _warn_if_moved(before: Array, after: Array, k: int, dof: float, domains: Study) -> None:
-    """Say if confounders explain controls within domains, by F tests."""
+    """Warn if confounders explain controls within domains, by F tests with `k` and `dof` degrees.
+
+    `before` are residuals of the controls off their means alone, `after` also off the confounders.
+    """
     total, left = (before**2).sum(axis=0), (after**2).sum(axis=0)
     share = 1 - left / ones_for_zeros(total)
     p = fdtrc(k, dof, np.maximum(total - left, 0.0) / k / np.maximum(left / dof, 1e-300))

@@ -1,10 +1,11 @@
-"""Standard errors of maps that have no formula for them, from resampled summaries of the data.
+"""Standard errors of maps without a formula for them, by the bootstrap.
 
-A summary of resampled rows is near that of all rows, and so is its map: found again where that is
-quick, or by one Newton step from the map that was found, which costs one gradient. The rows of a
-cell are drawn with replacement, subjects together. Matrices are found again when their errors are
-first asked for: what is kept until then are sums, not the rows. Where an early end of the search or
-a share of the identity pulls the map from the plain estimate, that counts as an error of its own.
+Rows are drawn with replacement within each stratum of each domain, those of a subject together, and
+summarised (as means and covariances, for example). The map of such a summary is near the fitted
+map. So where a full fit is slow, it is replaced by one Newton step from the fitted map, which costs
+one gradient. The errors of matrices are computed when they are first asked for; until then sums are
+kept, not the rows. If the search ended early, or shrinkage moved the map from the plain estimate,
+that distance is added as a bias.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,33 +42,33 @@ from condokit.summaries.resampled import (
 )
 from condokit.summaries.samples import Samples
 
-_DRAWS = 60
-_ROW_DRAWS = 40  # where every draw looks at rows again
-_RESAMPLED_ROWS = 300  # of a stratum, of which divergences between samples are resampled
-# of what drawing does to the weights of rows: all of it makes errors of few rows too large, as
-# covariances enter through their inverses, and a tenth of it too small
+_DRAWS = 60  # bootstrap samples, where they are drawn from sums
+_ROW_DRAWS = 40  # bootstrap samples, where each goes through all rows
+_RESAMPLED_ROWS = 300  # of a stratum, for divergences between samples, whose cost is quadratic
+# weights deviate from 1 by this share of a bootstrap's, and changes of maps are divided by it: with
+# 1 errors of few rows are too large (covariances enter by their inverses), with .1 too small
 _AMOUNT = 0.5
 _LITTLE = 0.25  # the same for maps of low rank, where products of two changes would count
-_FEWEST_DRAWS = 20
-_MOST_CLOSED = 100  # features of maps in closed form; of others MOST_DENSE
-_MOST_NUMBERS = 400  # that a map between samples, or one of low rank, may have
-_MOST_VALUES = 2_000_000  # of all features and rows, which every draw of low rank looks at
-_PARCELS = 100  # of rows in every cell
-_FEWEST_PARCELS = 20
-_MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
+_FEWEST_DRAWS = 20  # successful ones; with fewer, errors are unknown
+_MOST_CLOSED = 100  # features of maps in closed form; for others it is MOST_DENSE
+_MOST_NUMBERS = 400  # free numbers of a map between samples, or of one of low rank
+_MOST_VALUES = 2_000_000  # rows times features, where each bootstrap sample goes through all rows
+_PARCELS = 100  # parts into which the rows of a cell are dealt; parts are drawn, not rows
+_FEWEST_PARCELS = 20  # below which memory for their scatter matrices would be too small
+_MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels (40 MB)
 _Map = tuple[Array, Array]  # A and b
 Later = Callable[[], "StandardErrors | None"]
 
 
 @dataclass(frozen=True)
 class SolvedMap:
-    """A map and how it was found, of which the errors are asked for."""
+    """A fitted map whose standard errors are wanted, and the ingredients that found it."""
 
     divergence: Any
     family: Any
-    found: Solution  # of the features that vary
-    shrunk: Solution  # of all features, pulled as was asked
-    kept: Array  # the features that vary
+    found: Solution  # before shrinkage, of the features that vary
+    shrunk: Solution  # after shrinkage, of all features
+    kept: Array  # (n_features,) bool: the features that vary
 
 
 def matrix_errors(
@@ -77,10 +78,10 @@ def matrix_errors(
     conditional: Conditional,
     pair: GaussianPair,
 ) -> Later | None:
-    """Return how to find the errors of a matrix of Gaussians, if they can be known."""
+    """Return a function that computes the errors of a matrix found from Gaussians, or None."""
     d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
     most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
-    smooth = conditional.is_smooth  # so that every draw looks at all rows
+    smooth = conditional.is_smooth  # then every bootstrap sample goes through all rows
     too_large = d * comparison.used.size > _MOST_VALUES if smooth else most < _FEWEST_PARCELS
     slow = smooth and not isinstance(conditional, Splines)
     if too_large or slow or d > (_MOST_CLOSED if closed else MOST_DENSE):
@@ -112,7 +113,10 @@ def matrix_errors(
 
 
 def _stepped(fitted: SolvedMap, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
-    """Return what finds the map of another pair by one step; None where nothing determines it."""
+    """Return a function that finds the map of a resampled pair by one Newton step.
+
+    None if nothing in the map is free, or if the data do not determine it (a singular Hessian).
+    """
     units = Units(pair, fitted.family.search.units)
     near = _around(fitted, units)
     objective = fitted.divergence.matrix_objective
@@ -131,15 +135,18 @@ def _stepped(fitted: SolvedMap, pair: GaussianPair) -> Callable[[GaussianPair], 
 
 
 def sample_errors(fitted: SolvedMap, samples: Samples) -> Later | None:
-    """Return how to find the errors of a map of rows in strata, if they can be known."""
-    # `samples` are of the features that vary; rows that were drawn along curves do not tell
+    """Return a function that computes the errors of a map found from samples, or None.
+
+    `samples` contain the features that vary. Rows that were drawn along fitted curves do not show
+    the sampling error of these curves, so errors are unknown then.
+    """
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
     return partial(_sample_errors, fitted, samples)
 
 
 def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None:
-    """Return the errors of a map that was found from rows in strata."""
+    """Return the errors of a map that was found from the rows of strata; None if unknown."""
     samples = with_spread(fitted.family, samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)
@@ -165,8 +172,8 @@ def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None
     gradients = np.array([function(sample)(near.start)[1] for sample in others])
     if len(gradients) < _FEWEST_DRAWS:
         return None
-    # a row that is drawn twice is like itself, so that draws differ from all rows also on average;
-    # the errors of all rows are smaller than those of some by the root of their share
+    # Centred, since a row drawn twice is at distance 0 from its copy, so that the mean over draws
+    # is not the gradient of all rows. Errors of n of N rows are sqrt(N / n) times those of all.
     changes = np.sqrt(share) * (gradients - gradients.mean(axis=0))
     steps = map(step, chain([whole], whole + changes))
     maps = (units.decode(*near.unpack(theta)) for theta in steps)
@@ -177,7 +184,7 @@ def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None
 def moment_errors(
     fitted: SolvedMap, domains: Study, comparison: Comparison, shared: bool
 ) -> StandardErrors | None:
-    """Return the errors of a diagonal map that was found from moments of strata, if possible."""
+    """Return the errors of a diagonal map that was found from moments of strata, or None."""
     family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)
     nothing_free = not (family.has_scale or family.has_offset)
     too_large = 2 * domains.n_features > _MOST_NUMBERS
@@ -196,13 +203,13 @@ def moment_errors(
 
 
 def _around(fitted: SolvedMap, units: Units | FeatureUnits) -> Coordinates | None:
-    """Return coordinates near the map that was found, if anything in it is free."""
+    """Return coordinates of maps near the fitted one; None if nothing in the map is free."""
     near = fitted.family.around(*units.encode(fitted.found.scale, fitted.found.offset))
     return near if len(near.start) else None
 
 
 def low_rank_errors(fitted: SolvedMap, factors: Factors) -> StandardErrors | None:
-    """Return the errors of a map of low rank, if they are known."""
+    """Return the errors of a map of low rank; None if unknown."""
     found, rank = fitted.found, fitted.family.rank
     domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
     too_large = d * (2 + 2 * rank) > _MOST_NUMBERS or d * len(domains.is_query) > _MOST_VALUES
@@ -240,12 +247,16 @@ def low_rank_errors(fitted: SolvedMap, factors: Factors) -> StandardErrors | Non
 def _errors(
     fitted: SolvedMap, maps: Iterable[_Map], n_units: float, amount: float = 1.0
 ) -> StandardErrors | None:
-    """Return errors from the plain map and those of draws, which went only so far."""
+    """Return the errors, given the map of all rows and then those of the bootstrap samples.
+
+    `amount` is the share of a full bootstrap step by which weights were changed, and `n_units` the
+    number of rows or subjects of a typical stratum.
+    """
     plain, *draws = maps
     draws = [draw for draw in draws if np.isfinite(draw[0]).all() and np.isfinite(draw[1]).all()]
     if len(draws) < _FEWEST_DRAWS:
         return None
-    # Student's factor, by the draws and by the rows or subjects of a typical stratum
+    # Student's factor for the number of draws and that of rows or subjects in a typical stratum
     dof = 1 / (1 / (len(draws) - 1) + 1 / max(n_units - 1, 1.0))
     wider = float(stdtrit(dof, 0.975) / ndtri(0.975)) / amount
     parts = (np.stack(part) for part in zip(*draws))
@@ -257,7 +268,7 @@ def _errors(
 
 
 def _put(values: Array, kept: Array, n_before: int) -> Array:
-    """Put values into zeros at the places that are kept, along all axes but the first ones."""
+    """Return an array of zeros with values at the kept features, along all but the first axes."""
     if kept.all():
         return values
     n_axes = values.ndim - n_before

@@ -1,4 +1,4 @@
-"""The base of both adapters: fitted features, rows in and out of containers, statistics."""
+"""The base class of both adapters: features of the fit, `transform`, and fits from statistics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,41 +20,42 @@ from condokit.statistics.gather import Statistics
 
 
 class Adapter(TransformerMixin, BaseEstimator, ABC):
-    """What adapters share: a front says how maps are found, and which rows go by which map."""
+    """What both adapters share; a subclass says how maps are found and which map a row takes."""
 
     n_features_in_: int
-    _columns: list[int] | None  # places of the features in an array, None if they are all of it
+    _columns: list[int] | None  # positions of the features in an array; None if all columns are
 
     @abstractmethod
     def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> Self:
-        """Learn from merged statistics; what is warned of is added to the notes."""
+        """Learn the maps from merged statistics; warnings are appended to `notes`."""
 
     @abstractmethod
     def _fitted(self) -> Mapping[Any, Map]:
-        """Return the maps by label."""
+        """Return the fitted maps by label of domain or batch."""
 
     @abstractmethod
     def _place(self, label: Any, table: Table) -> tuple[Array, Array | None]:
-        """Return the place of each row's map among all, and mark rows that stay as they are."""
+        """Return each row's position among the fitted maps, and mark rows that stay unchanged."""
 
     @abstractmethod
     def _map_lazily(self, maps: Mapping[Any, Map], blocks: Blocks, label: Any) -> Any:
-        """Map rows that are not in memory."""
+        """Map rows that are not in memory, block by block."""
 
     def fit_statistics(self, statistics: Any) -> Self:
-        """Learn from statistics in place of rows.
+        """Learn the maps from statistics (sums over rows) instead of rows.
 
         Parameters
         ----------
         statistics : Statistics or list of Statistics
-            Of all domains or batches, see `Statistics`; those in a list are merged. Without a saved
-            file, and if no feature has heavy tails, maps are those of a fit of all rows, to
-            rounding.
+            Statistics of all domains or batches; those in a list are merged. If they were not saved
+            to files (which round) and no feature has heavy tails, the maps equal those of a fit to
+            all rows, up to rounding errors.
 
         Returns
         -------
         ConDoAdapter or BatchAdapter
-            The fitted adapter itself. Maps are "location-scale" or "shift" ("auto" is the first).
+            The fitted adapter itself. Only `map="location-scale"` and `map="shift"` can be learned
+            from statistics; `map="auto"` means the first.
         """
         with noting() as notes:
             merged = merge_parts(statistics)
@@ -62,17 +63,17 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
                 return self._fit_statistics(merged, notes)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which maps do not change.
+        """Return the names of the mapped features, which are those of the input.
 
         Parameters
         ----------
         input_features : array-like of str or None, default=None
-            Names of features that had none when fitting.
+            Names of the features, if they had none when the adapter was fitted.
 
         Returns
         -------
         ndarray of str
-            The names.
+            The names, of shape (n_features,).
         """
         check_is_fitted(self)
         names, columns = getattr(self, "feature_names_in_", None), self._columns
@@ -95,7 +96,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         return tags
 
     def _keep_features(self, table: Table) -> None:
-        """Note the features that the adapter was fitted with, as scikit-learn does."""
+        """Store names and number of the features in scikit-learn's fitted attributes."""
         by_place = table.columns is None and [*table.positions] != [*range(table.width)]
         self._columns = list(table.positions) if by_place else None
         self.n_features_in_ = table.width if by_place else table.n_features
@@ -105,7 +106,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
             del self.feature_names_in_
 
     def _matched(self, X: Any) -> tuple[Table, Table]:
-        """Return a table, and the features in it that the adapter was fitted with."""
+        """Return X as a table, and a table of the features that the adapter was fitted with."""
         everything, owner = Table(X), type(self).__name__
         names, columns = getattr(self, "feature_names_in_", None), self._columns
         if names is not None and everything.columns is None:
@@ -120,13 +121,13 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         return everything, table if columns is None else everything.select(columns)
 
     def _transform(self, X: Any, label: Any, return_std: bool) -> Any:
-        """Map rows by the maps of their labels; add the standard errors of that if wanted."""
+        """Map each row by the map of its label; with `return_std` also return standard errors."""
         maps = self._fitted()
-        # set_output puts an array into a container of its own
+        # scikit-learn's set_output expects an array, which it puts into the container asked for
         configured = getattr(self, "_sklearn_output_config", {}).get("transform")
         as_array = (configured or get_config()["transform_output"]) != "default"
         found = self._apply(X, label, maps, None, as_array)
-        if not return_std:  # errors of matrices are found when they are asked for, slowly
+        if not return_std:  # errors of matrices are slow, and computed only when asked for
             return found
         errors = {name: one.errors for name, one in maps.items()}
         return found, self._apply(X, label, maps, errors, as_array)
@@ -139,7 +140,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         errors: Mapping[Any, StandardErrors | None] | None = None,
         as_array: bool = False,
     ) -> Any:
-        """Return mapped rows, or the errors of that if they are given, in the container of X."""
+        """Return mapped rows, or their standard errors if `errors` are given, in X's container."""
         if (blocks := blocks_of(X)) is not None:
             if errors is not None:
                 raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
@@ -160,7 +161,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
             return result
 
         def depends(marked: Array) -> Array:
-            """Mark the values of rows that depend on marked ones by the map of their label."""
+            """Mark the mapped values that depend on marked input values (missing ones)."""
             found = np.empty((len(marked), each[0].shape[0]), dtype=bool)
             for b, one in enumerate(each):
                 found[code == b] = one.depends(marked[code == b])
@@ -172,7 +173,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
 def map_rows(
     table: Table, code: Array, maps: Sequence[Map], errors: Sequence[Any] | None = None
 ) -> Array:
-    """Map rows by the maps at their places, or find the standard errors of that."""
+    """Map row i by `maps[code[i]]`; if `errors` are given, return standard errors instead."""
     result = table.output(maps[0].shape[0])
     for rows, chunk in table.chunks():
         here, part = code[rows], result[rows]
@@ -190,11 +191,11 @@ def map_rows(
 
 
 def how_read(adapter: Any) -> dict[str, Any]:
-    """Return the settings of an adapter that say how confounders are read; see `Roles`."""
+    """Return the settings of an adapter that say how confounders are read, for `Roles`."""
     return {name: getattr(adapter, name) for name in ("categorical", "missing", "reliability")}
 
 
 def is_routed(adapter: Any, method: str, name: str) -> bool:
-    """Tell whether the user asked scikit-learn to hand on metadata to a method."""
+    """Return whether the user asked scikit-learn to pass this metadata on to a method."""
     asked = getattr(adapter, "_metadata_request", None)  # there once a set_..._request was called
     return asked is not None and getattr(asked, method).requests.get(name) is True

@@ -1,4 +1,7 @@
-"""From a fitted straight line to increasing curves: the rows, their weights, and the law given."""
+"""From a fitted straight line to increasing curves: which rows, their weights, what z explains.
+
+The curves themselves are found in `condokit.law.curves`.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,29 +26,30 @@ from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.solution import Curves, Solution
 from condokit.summaries.rows import Rows
 
-# of a domain, as many as weighted ones are worth, below which lines stay, and where lines would do
+# effective rows of a domain below which lines are not bent: for map="monotone", and for map="auto"
 FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
-_TEMPER = 0.5  # power of the weights of curves in errors: evidence may be wrong
-_LEAST_TAIL = 0.05  # of the range of knots
-_ROWS_OF_CURVES = 20_000  # of a domain, in which curves are looked for
+_TEMPER = 0.5  # power of the weights of curves in standard errors, as evidence may be wrong
+_LEAST_TAIL = 0.05  # shortest piece, as a share of the range of knots, that gives an end slope
+_ROWS_OF_CURVES = 20_000  # of a domain, to which curves are fitted
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
-_SUSPECT, _CUT = 9.2, 4.0  # chi-squared with 2 degrees of freedom; standard deviations
-_BY_CHANCE = 2  # straight features that are suspected, at most about so many
-# probabilities of a curve: up to the first it is a line, from the second on all of the curve
+_SUSPECT, _CUT = 9.2, 4.0  # 99% point of chi-squared(2); sd to clip at, as t^3 follows outliers
+_BY_CHANCE = 2  # expected number of straight features that are suspected, at most
+# probabilities of a curve, for "auto" and "monotone": up to the first a line, from the second all
 _SPARING, _ABSENT = (0.5, 0.75), (0.05, 0.1)
 
 
 def suspected(domains: Study, scale: Array, offset: Array) -> Array:
-    r"""Return the features for which these lines leave something that curves would take away.
+    r"""Return the positions of features whose fitted line may be wrong, by a quick score test.
 
-    With values t, those of the query mapped, and residuals e given the confounders z, both in units
-    of the residuals' spread, the score of a curve that adds c times :math:`\phi(t)` to the query is
-    :math:`\phi'(t) - e \phi(t)`, whose mean given z is the same in both domains if lines are right,
-    whatever the law of e. So the scores of :math:`t^2` and :math:`t^3`, less those of constant and
-    slope, are regressed on z and the domain. The two squared coefficients of the domain over their
-    variances add up to more than `_SUSPECT` in 1% of straight features, and of very many features
-    to more than what about two straight ones have. This is a quick look, at at most 2000 rows of a
-    domain, before curves are fitted.
+    The test comes before curves are fitted, which is slow, and sees at most 2000 rows of a domain.
+    Let t be the values after the line, and e their residuals given the confounders z, both in
+    units of the residuals' spread. A curve that adds :math:`c\, \phi(t)` to query rows has the
+    score :math:`\phi'(t) - e \phi(t)` at c = 0. If the line is right, this score has the same mean
+    given z in both domains, whatever the law of e. So the scores of :math:`t^2` and :math:`t^3`,
+    made orthogonal to those of 1 and t, are regressed on z and the domain. The statistic is the
+    sum of the two squared coefficients of the domain over their variances: chi-squared with 2
+    degrees of freedom if the line is right. A feature is suspected above the 99% quantile; with
+    very many features the limit rises, so that about two straight features are suspected.
     """
     rows = np.sort(subsample_sides(domains.is_query, _MOST_SCREENED, domains.kept()))
     X, is_query = domains.rows(rows), domains.is_query[rows]
@@ -87,17 +91,18 @@ def fit_curves(
     shrinkage: Any,
     sparing: bool,
 ) -> Curves | None:
-    """Bend the lines of all features as far as the data ask for it; None where none is bent.
+    """Replace the fitted lines by increasing curves, as far as the data ask for it.
 
-    Lines stay straight where no evidence asks for a curve; with `sparing`, also where they are more
-    likely than not.
+    A line stays straight if there is hardly any evidence for a curve; with `sparing`, also if the
+    line is more likely than a curve. Returns None if no line is bent. `compare` compares the
+    domains again where features are missing in some rows; `errors` are those of the line.
     """
     found: list[Bends | None] = [None] * domains.n_features
     fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
     every = [(np.arange(domains.n_features), domains.keep)]
     for features, known in every if domains.gaps is None else same_gaps(domains):
         part, compared, own = domains, comparison, line
-        if domains.gaps is not None:  # features that are known in the same rows, with these rows
+        if domains.gaps is not None:  # features that are known in the same rows, on these rows
             part = replace(domains.of(features), keep=known, gaps=None)
             compared, own = compare(part), replace(line.lines(features), law={})
         for j, one in zip(features, _bends(Rows.read(part, compared, True), own, fewest)):
@@ -115,13 +120,16 @@ def fit_curves(
 
 
 def _spared(weights: Array, low: float, high: float) -> Array:
-    """Return weights of a line alone below the probability `low` of a curve; all from `high`."""
+    """Move the weights of curves to the line (weight 0) where a curve is unlikely.
+
+    All of them at a probability of a curve of `low` or less, none from `high` on.
+    """
     share = np.clip((1 - weights[0] - low) / (high - low), 0.0, 1.0)
     return (1 - share) * np.eye(len(weights))[0] + share * weights
 
 
 def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
-    """Yield what may become of the line of every feature; None where it stays straight."""
+    """Yield the candidate curves of every feature; None if its line stays straight."""
     if rows.covariates.objects is not None:
         raise refusal("{@map='monotone'} takes no kernel on confounders. Use {@map='shift'}.")
     is_query = np.arange(len(rows.order)) < rows.n_query
@@ -148,7 +156,10 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
 
 
 def _worth(weights: Array, is_query: Array, groups: Array | None) -> Array:
-    """Return weights that sum in each domain to the equal rows, or subjects, they are worth."""
+    r"""Scale weights to sum in each domain to the effective number of rows, or of subjects.
+
+    That number is :math:`(\sum w)^2 / \sum w^2`, with w the weights of rows or sums by subject.
+    """
     for side in (is_query, ~is_query):
         own = weights[side]
         units = own if groups is None else np.bincount(groups[side], own)
@@ -157,7 +168,10 @@ def _worth(weights: Array, is_query: Array, groups: Array | None) -> Array:
 
 
 class _Dependence:
-    """What features depend on, as the line's likelihood found it."""
+    """How features depend on the confounders, as the likelihood of the line found it.
+
+    Of the rows in `taken`, query rows first.
+    """
 
     def __init__(
         self, rows: Rows, line: Solution, discrete: Discrete, weights: Array, taken: Array
@@ -166,7 +180,7 @@ class _Dependence:
         self.n_query = int((taken < rows.n_query).sum())
         self.fixed = np.column_stack([line.scale * rows.unit[0] / rows.unit[1], 0 * line.scale + 1])
         self.weights = weights[taken]
-        for side in (slice(0, self.n_query), slice(self.n_query, None)):  # some stand for all
+        for side in (slice(0, self.n_query), slice(self.n_query, None)):  # these stand for all rows
             whole = weights[: rows.n_query] if side.start == 0 else weights[rows.n_query :]
             self.weights[side] *= whole.sum() / self.weights[side].sum()
         self.category, self.n_categories = at.category[taken], at.n_categories
@@ -181,14 +195,14 @@ class _Dependence:
                 law = law_of(rows, rows.values(), self.fixed, discrete)
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
-            if noise.empty:  # perhaps of some of the rows alone
+            if noise.empty:  # it may have been learned from a part of the rows
                 noise = NoiseModel.of_levels(at.category, at.n_categories, False)
             columns = noise.columns[taken]
             self.noise = replace(noise, category=noise.category[taken], columns=columns)
         self.leverage = _Rest(self, self.weights).leverage
 
     def precision(self, X: Array, features: Array) -> Array:
-        """Return the precision of every row and feature, given rows in standard units."""
+        """Return the precision 1/v of every row and feature, given rows in standard units."""
         if self.noise.empty:
             return np.ones(X.shape)
         where = self.side, 2, 1, self.counts, self.noise
@@ -199,7 +213,11 @@ class _Dependence:
         return np.exp(-np.asarray(found.log_v))
 
     def bends(self, values: Array, precision: Array) -> Bends:
-        """Fit the curves of one feature."""
+        """Fit the curves of one feature, given its values and precisions in the rows taken.
+
+        `free` are the shares of each domain's rows that the columns of confounders leave, which act
+        as formula (6) of docs/explain/method.md does for lines.
+        """
         n, w, h = self.n_query, self.weights, self.leverage
         free = tuple(1 - float(w[s] @ h[s] / w[s].sum()) for s in (slice(0, n), slice(n, None)))
         rest = _Rest(self, w * precision)
@@ -208,7 +226,7 @@ class _Dependence:
 
 @dataclass
 class _Rest:
-    """Columns less what the confounders explain of them, with weights of rows."""
+    """Residuals of columns after weighted regression on the confounders, without the domain."""
 
     law: _Dependence
     weights: Array
@@ -240,7 +258,11 @@ def _assembled(
     errors: StandardErrors | None,
     kept: float,
 ) -> Curves:
-    """Average the curves of every feature; lines have as many knots as curves do."""
+    """Average the curves of every feature by their weights, with standard errors.
+
+    Features that stay lines get as many knots as the others, as all share one array. `kept` is the
+    share of the map that a number for `shrinkage` leaves.
+    """
     some = next(one for one in found if one is not None)
     shape = len(found), len(some.knots)
     knots, values, sd = (np.empty(shape) for _ in range(3))

@@ -62,9 +62,9 @@ from condokit.summaries.rows import Rows
 from condokit.summaries.samples import as_moments, sample_rows
 
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
-_MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
-_ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
-_LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
+_MANY_ROWS = 100_000  # from which rows are summed in blocks, given continuous confounders
+_ENOUGH_ROWS = 2  # rows per feature in every stratum, from which covariances are not regularised
+_LONE = 1.5  # a domain whose strata all have fewer (possibly weighted) rows shows no spread
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ class Recipe:
     prior: Prior
     conditional: Conditional
     divergence: Divergence
-    sparing: bool  # whether lines are bent only where that is more likely than not
+    sparing: bool  # whether lines are bent only where a curve is more likely than a line
     shrinkage: Any
     warn_overlap: float
     min_overlap: float
     finds_errors: bool = True  # whether to resample for standard errors that have no formula
     start: tuple[Array, Array] | None = None  # a matrix and offset to search from
-    in_units: bool = False  # whether a matrix is found in units that do not depend on the features'
+    in_units: bool = False  # whether features are scaled to unit variance before a matrix is found
 
     @property
     def needs(self) -> str:
-        """What the divergence needs to know of the data."""
+        """The summary that the divergence works on: "rows", "moments", "samples" or the like."""
         return self.divergence.needs(self.family)
 
     def checked(self) -> "Recipe":
@@ -119,7 +119,7 @@ class Recipe:
         return replace(self, family=LocationScale(), divergence=divergence)
 
 
-# the map, facts, and its errors or how to find them
+# the map, facts for the report, and the map's standard errors or a function that computes them
 Found = tuple[Solution, dict[str, Any], StandardErrors | Later | None]
 
 
@@ -133,7 +133,7 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
-    # rows with missing values are left out unless every feature is fitted by itself
+    # rows with missing values are excluded, unless every feature is fitted by itself
     alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):
@@ -167,14 +167,14 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
 
 
 def _is_cheaper_in_blocks(domains: Study, recipe: Recipe) -> bool:
-    """Tell whether rows are many, and all that is needed of them are sums, given numbers."""
+    """Return whether rows are many and the fit, given numbers, needs only sums over them."""
     plain = recipe.family.form == "diagonal" and recipe.family.links is None
     by_sums = plain and recipe.needs == "rows" and domains.groups is None
     return by_sums and bool(domains.continuous) and len(domains.is_query) > _MANY_ROWS
 
 
 def _as_needed(domains: Study, recipe: Recipe) -> Study:
-    """Return domains with sums if these suffice, or the rows that are known, and say so."""
+    """Return domains that are not in memory as they are if their sums suffice, else a sample."""
     family, needs = recipe.family, recipe.needs
     by_strata = not recipe.conditional.is_smooth and not domains.continuous
     if family.form == "diagonal" and family.links is None:
@@ -190,7 +190,7 @@ def _as_needed(domains: Study, recipe: Recipe) -> Study:
 
 
 def from_sample(domains: Study) -> Study:
-    """Return the rows that are known of all, and say so."""
+    """Return the sample of rows that is held of domains not in memory, and warn of that."""
     if not domains.has_rows:
         raise no_rows()
     text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
@@ -208,13 +208,13 @@ def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:
 
 
 def fit_quietly(domains: Study, recipe: Recipe) -> Fit:
-    """Fit a part of the data again, without repeating what was said of all of it."""
+    """Fit a part of the data, without warnings that the fit of all rows has given already."""
     with quietly():
         return fit_map(domains, replace(recipe, finds_errors=False), quiet=True)
 
 
 def fit_solution(domains: Study, recipe: Recipe) -> Solution:
-    """Return a diagonal map with the standard deviations that its divergence knows."""
+    """Return a diagonal map before shrinkage, with standard errors if the divergence has any."""
     recipe = recipe.checked()
     comparison = recipe.compare(domains, quiet=True)
     if _has_no_spread(recipe, comparison):
@@ -225,9 +225,11 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
 def likely_curves(
     domains: Study, recipe: Recipe, line: Any, straight: tuple[Comparison, Solution] | None = None
 ) -> tuple[Array, Curves] | None:
-    """Return features that are likely not straight as a line is, with curves; None if none is.
+    """Return the features for which a curve is more likely than a line, and their curves.
 
-    Curves begin with the comparison and solution of the line, or with a line of their own.
+    Returns None if there is no such feature. `line` is the fitted map, and `straight` the
+    comparison and solution from which it came, if they are known: curves then start from them, and
+    the line is not fitted a second time.
     """
     whole = domains.is_whole and domains.confounders and not domains.is_rectangular
     if not whole or not len(places := suspected(domains, line.scale, line.offset)):
@@ -265,7 +267,7 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
 
 
 def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
-    """Return a diagonal map, shrunk as asked, with its errors."""
+    """Return a diagonal map after shrinkage, with its standard errors."""
     table, fallback = domains.tables[0], dict[str, Any]()
     if domains.gaps is not None:
         plain, unit, flat = _solve_by_gaps(domains, recipe)
@@ -301,9 +303,11 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
 def _counting_subjects(
     plain: Solution, unit: Array, domains: Study, comparison: Comparison
 ) -> Solution:
-    """Return errors that allow for people to differ, where a domain has one of its own alone.
+    """Widen the errors of shifts if a domain has one subject only, who is in no other domain.
 
-    How much people differ cannot be learned there: taken is as much as rows of one do.
+    The variance between subjects cannot be estimated then. It is assumed to be as large as the
+    variance within them, so a shift has at least the standard error of a difference of two means
+    over that many subjects.
     """
     if domains.groups is None or plain.se_image is None:
         return plain
@@ -315,20 +319,20 @@ def _counting_subjects(
 
 
 def _has_no_spread(recipe: Recipe, comparison: Comparison) -> bool:
-    """Tell whether a scale is asked for, but a domain has a single row in every stratum."""
+    """Return whether a scale is asked for, but a domain has a single row in every stratum."""
     counts = comparison.support.count_query.max(), comparison.support.count_reference.max()
     by_strata = recipe.needs == "rows" or not recipe.conditional.is_smooth
     return by_strata and recipe.family.has_scale and min(counts) < _LONE
 
 
 def _without_scale(recipe: Recipe) -> Recipe:
-    """Return the recipe of a map that has an offset alone, if it has one."""
+    """Return the same recipe with all scales fixed at one: a shift, or the identity."""
     kind = Shift if recipe.family.has_offset else Identity
     return replace(recipe, family=kind(recipe.family.links))
 
 
 def _summarised(domains: Study, recipe: Recipe, comparison: Comparison) -> Rows | MomentPair:
-    """Return what the divergence needs of the data for a diagonal map."""
+    """Return the summary of the data from which the divergence finds a diagonal map."""
     if recipe.needs == "rows":
         return Rows.read(domains, comparison, recipe.family.has_scale)
     return _moments(domains, recipe, comparison)
@@ -340,7 +344,10 @@ def _moments(domains: Study, recipe: Recipe, comparison: Comparison) -> MomentPa
 
 
 def _with_known_errors(solution: Solution, summary: Rows | MomentPair) -> Solution:
-    """Return a diagonal map with its errors as far as moments tell them; rows tell all."""
+    """Return a diagonal map without those standard errors that moments do not determine.
+
+    Rows determine all of them.
+    """
     if isinstance(summary, Rows):
         return solution
     solution = replace(solution, widening=summary.widening)
@@ -350,12 +357,15 @@ def _with_known_errors(solution: Solution, summary: Rows | MomentPair) -> Soluti
 
 
 def solve_moments(family: MapFamily, divergence: Divergence, pair: MomentPair) -> Solution:
-    """Return the best diagonal map between moments, with errors as far as they are known."""
+    """Return the best diagonal map between moments, with the standard errors that these have."""
     return _with_known_errors(divergence.solve(family, pair), pair)
 
 
 def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Array]:
-    """Fit features that are known in the same rows together, on these rows alone."""
+    """Fit features with missing values: those missing in the same rows together, on other rows.
+
+    Returns the joined solution, and for every feature its spread and whether it is constant.
+    """
     results, unit, flat = [], np.empty(domains.n_features), np.zeros(domains.n_features, bool)
     for features, known in same_gaps(domains):
         part = replace(domains.of(features), keep=known, gaps=None)
@@ -375,7 +385,7 @@ def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Arr
 
 
 def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
-    """Return increasing curves, or lines where the rows are too few for curves."""
+    """Return increasing curves; lines if the rows are too few for curves."""
     straight = replace(recipe, family=LocationScale())
     plain = replace(straight, shrinkage="auto" if recipe.shrinkage == "auto" else None)
     line, facts, errors = _fit_diagonal(domains, plain, comparison)
@@ -402,7 +412,7 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
 
 
 def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
-    """Return a full matrix; None if there are too few rows or different values for it."""
+    """Return a full matrix; None if there are too few rows, or too few distinct values."""
     divergence, support, d = recipe.divergence, comparison.support, domains.n_features
     n_strata = len(support.weights)
     if comparison.fewest_rows - n_strata < d + 1:
@@ -468,14 +478,14 @@ def _gaussians(domains: Study, recipe: Recipe, comparison: Comparison) -> Gaussi
 
 
 def _embedded(start: tuple[Array, Array], solution: Solution, kept: Array) -> tuple[Array, Array]:
-    """Put the map of features that vary into one of all features, the others only shifted."""
+    """Put the map of the varying features into `start`, a map of all, and return that."""
     A, b = start
     A[kept if A.ndim == 1 else np.ix_(kept, kept)], b[kept] = solution.scale, solution.offset
     return A, b
 
 
 def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
-    """Return the map that brings samples nearest to each other."""
+    """Return the map that minimises a divergence between samples, such as MMD."""
     family: Any = recipe.family
     divergence: Any = recipe.divergence
     check_integer("max_rows", divergence.max_rows, 2)
@@ -510,7 +520,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
 
 
 def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
-    """Return a map that is diagonal plus low rank; None if there are too few rows for it."""
+    """Return a map whose matrix is diagonal plus low rank; None if rows are too few for it."""
     rank, d = recipe.family.rank, domains.n_features
     check_integer("rank of LowRank", rank, 1)
     fewest, moments, kept = comparison.fewest_rows, None, np.ones(d, dtype=bool)
@@ -561,7 +571,11 @@ _FITS: dict[tuple[str, str], Any] = {
 
 
 def determines_matrix(domains: Study, comparison: Comparison, conditional: Conditional) -> bool:
-    """Tell whether strata differ enough to determine a full matrix, by trying two starts."""
+    """Return whether the strata differ enough to determine a full matrix.
+
+    Reverse KL is minimised from two starts; the curvature at its minimum says how well the
+    strata distinguish rotations.
+    """
     pair = gaussian_pair(domains, comparison, conditional, False)
     if is_singular(pair):
         pair = gaussian_pair(domains, comparison, conditional, True)
@@ -573,11 +587,11 @@ def determines_matrix(domains: Study, comparison: Comparison, conditional: Condi
 
 
 def _towards_identity(A: Array, b: Array, recipe: Recipe) -> Solution:
-    """Pull a map to the identity by the share that was asked for, if any."""
+    """Return (1 - s) times the map plus s times the identity if `shrinkage` is a number s."""
     share = recipe.shrinkage
     if isinstance(share, float):
         identity = np.ones(len(b)) if A.ndim == 1 else np.eye(len(b))
         A, b = (1 - share) * A + share * identity, (1 - share) * b
-        if recipe.family.is_rigid:
+        if recipe.family.is_rigid:  # an average of two rotations is none
             A = nearest_rigid(A, recipe.family.has_scale)
     return Solution.of(A, b)

@@ -10,7 +10,7 @@ from condokit.divergences.samples import StratumMeans
 from condokit.fit.fit_map import Recipe
 from condokit.maps.families import MAPS, Affine, LocationScale, MapFamily
 
-# What divergence="auto" stands for: the first line that fits the family of maps and the confounders
+# What divergence="auto" means: the first line that fits the family of maps and the confounders
 _RULES = (
     # family      confounders    divergence
     ("monotone", "any", "likelihood"),
@@ -18,7 +18,7 @@ _RULES = (
     ("rectangular", "any", "mmd"),
     ("low-rank", "any", "reverse-kl"),
     ("rigid", "none", "pc-match"),
-    ("own", "none", "likelihood"),  # a family of matrices of the user's
+    ("own", "none", "likelihood"),  # a family of matrices that the user defined
     ("any", "none", "ot"),
     ("any", "any", "likelihood"),
 )
@@ -27,7 +27,7 @@ NOTHING_NAMED = {"prior": "product", "conditional": "auto"}  # the defaults of b
 
 
 def refuse_unused(settings: Mapping[str, Any], recipe: Recipe, domains: Study, name: str) -> None:
-    """Refuse a prior or conditional that was named, where nothing would change with it."""
+    """Refuse a `prior` or `conditional` that the user named if the fit would not use it."""
     family, needed = recipe.family, "samples" if domains.is_rectangular else None
     for argument, default in NOTHING_NAMED.items():
         given = settings[argument]
@@ -55,12 +55,15 @@ def refuse_unused(settings: Mapping[str, Any], recipe: Recipe, domains: Study, n
 
 
 def rule(family: MapFamily, domains: Study, shrinkage: Any) -> str:
-    """Return the divergence that "auto" stands for."""
+    """Return the name of the divergence that "auto" means for this family and these domains.
+
+    Between different features, a regression of means of strata needs more than one stratum. It
+    always has a ridge penalty, so it is not taken for shrinkage=None.
+    """
     forms = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
         forms.add("rigid" if family.is_rigid else "own")
     known = "some" if domains.confounders else "none"
-    # a regression needs several means, and has a ridge whatever else is pulled
     if domains.is_rectangular and known == "some" and shrinkage is not None:
         known = "strata" if domains.continuous or _n_common(domains) > 1 else "some"
     return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
@@ -75,7 +78,7 @@ def _n_common(domains: Study) -> int:
 def seeded(
     argument: str, value: Any, named: Mapping[str, Any], base: type, settings: Mapping[str, Any]
 ) -> Any:
-    """Return an ingredient; one that is named and draws at random gets the seed."""
+    """Return an ingredient; if it was given by name and draws at random, it gets the seed."""
     ingredient = pick(argument, value, named, base)
     if isinstance(value, str) and settings["random_state"] is not None:
         seed = check_seed(settings["random_state"])
@@ -96,12 +99,12 @@ def checked_shrinkage(amount: Any) -> Any:
 
 
 def is_auto(value: Any) -> bool:
-    """Tell whether the choice is left to us."""
+    """Return whether a setting is "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
 def takes_any_features(map: Any, divergence: Any) -> bool:
-    """Tell whether query and reference may have different features: rectangular matrices."""
+    """Return whether query and reference may have different features (a rectangular matrix)."""
     family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
     if type(family) is Affine and is_auto(divergence):
         return True

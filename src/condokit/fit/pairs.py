@@ -19,25 +19,28 @@ from condokit.maps.matrices import DiagonalPlusLowRank, Matrix, average
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.standards import Base, Correction, Mix, Standards, mixes
 
-_FIRST = 0.8  # prior probability of a rotation learned from many rows without pairs
+_FIRST = 0.8  # prior probability that a rotation learned from many rows needs no change by pairs
 _FEW = 0.2  # share of rows that may be both in pairs and in the first map
-_FOREIGN = 1.5  # ratio of standard deviations from which features have other units
-_OTHER = 0.2  # prior probability that they are other units, where chance may have made the ratio
-_ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
-_DEVICES = (1.0, 0.1)  # standard errors of shift and scale before anything is seen
-_LEAST = 0.05  # scale, in ratios of standard deviations
-_TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)  # in rotations
+_FOREIGN = 1.5  # ratio of standard deviations of two domains from which units may differ
+_OTHER = 0.2  # prior probability of other units, if the ratio may have come about by chance
+_ALIKE = 30.0  # largest ratio of standard deviations of features that share a unit
+_DEVICES = (1.0, 0.1)  # standard errors of shift and scale before any data, in standard units
+_LEAST = 0.05  # smallest scale, in ratios of standard deviations
+_TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)  # lambda of `_rotated`
 _FOLDS = 5
-_ENOUGH = 3  # subjects from which pairs may be judged
-_USELESS = 0.95  # held-out error, in that of a constant, from which pairs tell nothing
-_EXACT = 1e-12  # held-out squared error, in variances, that is none
-_MANY = 8  # rows per feature from which no single one matters much to the first map
+_ENOUGH = 3  # subjects from which held-out pairs can judge a map
+_USELESS = 0.95  # held-out error over that of a constant, from which pairs carry no information
+_EXACT = 1e-12  # held-out squared error, in variances, that counts as zero
+_MANY = 8  # rows per feature from which no single row matters much to the first map
 
-Known = tuple[AffineMap, StandardErrors | None]  # a map and its errors
+Known = tuple[AffineMap, StandardErrors | None]  # a map and its standard errors
 
 
 def row_numbers(pairs: Any, tables: Sequence[tuple[str, int]]) -> tuple[Array, Array]:
-    """Return two lists of row numbers of equal length; refuse what tables of so many rows lack."""
+    """Return `pairs` as two arrays of row numbers of equal length, or raise an error.
+
+    `tables` are the names and numbers of rows of the two tables that the numbers refer to.
+    """
     try:
         query, reference = (np.asarray(side) for side in pairs)
     except (TypeError, ValueError):
@@ -80,18 +83,18 @@ def check_pairs(pairs: Any, domains: Study) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Paired:
-    """Pairs of rows, and what is known of all rows."""
+    """Pairs of rows whose values are all known, and the complete rows of both domains."""
 
-    X: Array
-    Y: Array
-    everyone: Array  # complete rows of the query, and of the reference
-    reference: Array
-    fold: Array  # of each pair: those of one subject stay in one
-    subject: Array
+    X: Array  # (n_pairs, n_features of the query)
+    Y: Array  # (n_pairs, n_features of the reference)
+    everyone: Array  # all complete rows of the query, paired or not
+    reference: Array  # the same of the reference
+    fold: Array  # (n_pairs,); pairs of one subject are in one fold
+    subject: Array  # (n_pairs,)
 
     @classmethod
     def read(cls, domains: Study, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
-        """Return the pairs whose values are known, and mark the rows of their subjects."""
+        """Return the pairs without missing values, and a mask of all rows of their subjects."""
         n_query = domains.tables[0].n_rows
         everyone = domains.side(True, np.arange(n_query))
         reference = domains.side(False, np.arange(n_query, len(domains.is_query)))
@@ -124,7 +127,7 @@ class Paired:
         return ones_for_zeros(self.reference.std(axis=0))
 
     def error_of_constant(self) -> float:
-        """Return the root mean squared error of pairs that the mean of other subjects predicts."""
+        """Return the root mean squared error of predicting a pair by the mean of other subjects."""
         own = np.zeros((self.n_subjects, self.Y.shape[1]))
         np.add.at(own, self.subject, self.Y)
         left = len(self.Y) - np.bincount(self.subject)[self.subject, None]
@@ -132,7 +135,7 @@ class Paired:
         return float(np.sqrt(((gap / self.unit) ** 2).mean()))
 
     def loss(self, affine: AffineMap, asked: Any = slice(None)) -> float:
-        """Return the mean squared error of a map on some of the pairs, in variances."""
+        """Return the mean squared error of a map on some pairs, in variances of the reference."""
         return float(
             (((affine.without_links(self.X[asked]) - self.Y[asked]) / self.unit) ** 2).mean()
         )
@@ -145,14 +148,15 @@ def refine(
     pairs: tuple[Array, Array],
     refit: Callable[[Array], Known],
 ) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
-    r"""Pull a map towards pairs of rows, as far as they advise.
+    r"""Correct a map by regression on pairs of rows, and return it with its errors and facts.
 
-    The map learned without pairs, its shift alone, and a map that changes nothing but features in
-    other units are corrected by regression on the pairs. The result averages over them and over
-    many priors of how far shifts, scales and, in families of matrices, other features may matter,
-    by their evidence; see `condokit.solvers.standards`. If more than a few rows are in pairs,
-    `refit` learns the first map from the others, so that none counts twice. Among rotations,
-    held-out pairs choose. A map of many rows stays as it is if a constant predicts pairs as well.
+    Several base maps are corrected: the map learned without pairs, its shift without its scales,
+    the identity, and a constant for features in other units. The result averages over the base
+    maps and over many priors (of the sizes of shifts and scales, and in families of matrices of the
+    influence of other features), weighted by evidence; see `condokit.solvers.standards`. If more
+    than a fifth of the rows are in pairs, `refit` learns the first map from the other rows, so that
+    no row counts twice. For rotations, held-out pairs choose how far the first map is trusted. A
+    map that was learned from many rows is not changed if a constant predicts pairs as well as it.
     """
     paired, is_paired = Paired.read(domains, pairs)
     used = domains.kept() & ~is_paired
@@ -201,11 +205,11 @@ class _Averages:
         self.has_scale = square and family.has_scale
         alike = self.sd.max() <= _ALIKE * self.sd.min()
         self.sizes = self.sd / np.sqrt((self.sd**2).mean()) if alike else 1.0
-        # names of base maps -> the map, its prior, and where it is constant
+        # name of a base map -> the map, its prior probability, and a mask of constant outputs
         self.bases: dict[str, tuple[AffineMap, float, Array]] = {}
         self.errors, left, n_outputs = None, 1.0, paired.Y.shape[1]
         likely = surely = np.full(n_outputs, not square)
-        if self.has_scale:  # features in other units, which may be by chance
+        if self.has_scale:  # `likely`, and beyond chance `surely`, in other units
             sides = paired.everyone, paired.reference
             ratio = np.abs(np.log(paired.unit / self.sd)) * np.all([x.std(0) > 0 for x in sides], 0)
             chance = 1.5 * np.sqrt(sum(0.5 / max(len(rows) - 1, 1) for rows in sides))
@@ -233,7 +237,7 @@ class _Averages:
             self.mixes = mixes(bool(likely.any()))
 
     def learn(self, known: Array) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
-        """Return the average map, its errors and what is known of it, from these pairs."""
+        """Return the average map learned from the pairs in `known`, its errors, and facts."""
         paired, unit, sd = self.paired, self.paired.unit, self.sd
         X, Y = paired.X[known], (paired.Y[known] - paired.middle) / unit
         U, subject = (X - self.centre) / sd, paired.subject[known]
@@ -241,7 +245,7 @@ class _Averages:
         bases = [self._in_units(name, X) for name in self.bases]
         found = standards.correct(bases, self.mixes, bool(known.all()))
         weights = found.weights.sum(axis=1)
-        if known.all():  # what has no weight is not tried again with fewer pairs
+        if known.all():  # priors without weight are not tried again in cross-validation
             used = found.weights.sum(axis=0) > 0
             self.mixes = [mix for mix, some in zip(self.mixes, used) if some or not mix.kappa]
         facts = {
@@ -259,7 +263,7 @@ class _Averages:
         return refined, errors, facts
 
     def _in_units(self, name: str, X: Array) -> Base:
-        """Return a base map in standard units."""
+        """Return a base map in standard units: its images, slopes, prior and standard errors."""
         (affine, prior, is_constant), paired = self.bases[name], self.paired
         images, centre = (
             (affine.without_links(rows) - paired.middle) / paired.unit
@@ -276,7 +280,7 @@ class _Averages:
         return Base(images, centre[0], slope, prior, se, is_constant)
 
     def _assembled(self, found: Correction, weights: Array) -> AffineMap:
-        """Return the average of base maps and its correction as one map."""
+        """Return the average of the base maps plus the average correction, as one map."""
         maps, unit, like = [one[0] for one in self.bases.values()], self.paired.unit, self.like
         slope = found.slope * unit / self.sd if self.has_scale else None
         matrix = average([affine.matrix for affine in maps], weights)
@@ -290,7 +294,7 @@ class _Averages:
             matrix = matrix.plus(left, right)
             if matrix.kind == "low-rank" and 2 * left.shape[1] >= len(offset):
                 matrix = Matrix(matrix.array())
-        elif matrix.kind == "diagonal":  # pairs that tell nothing leave a map nearly constant
+        elif matrix.kind == "diagonal":  # uninformative pairs would leave a map nearly constant
             scale = np.maximum(matrix.scale, _LEAST * unit / self.sd)
             offset += (matrix.scale - scale) * self.centre
             matrix = DiagonalPlusLowRank(scale)
@@ -311,11 +315,13 @@ class _Averages:
 def _rotated(
     paired: Paired, family: MapFamily, first: AffineMap, many: bool
 ) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
-    r"""Choose among rotations that trust another one more or less, by held-out pairs.
+    r"""Choose by held-out pairs how far a rotation learned from pairs is pulled to the first map.
 
-    Each makes :math:`\sum_i |A x_i + b - y_i|^2 + \lambda n\, \overline{|A x + b - f_0(x)|^2}`
-    small, the mean being over all query rows. The weight of one is :math:`p e^{-m/2}`, the
-    likelihood of its mean squared error on held-out pairs of m subjects times a prior.
+    For every :math:`\lambda` in `_TRUST` the rotation A and offset b minimise
+    :math:`\sum_i |A x_i + b - y_i|^2 + \lambda n\, \overline{|A x + b - f_0(x)|^2}` over the n
+    pairs, where :math:`f_0` is the first map and the mean is over all query rows. The weight of
+    :math:`\lambda` is :math:`p\, L^{-m/2}`, with p its prior, m the number of subjects and L the
+    mean squared error on held-out pairs: the likelihood with the error's variance profiled out.
     """
     n, everyone = paired.n_subjects, np.ones(len(paired.X), bool)
     loss = np.full(len(_TRUST), np.nan if n < _ENOUGH else 0.0)
@@ -347,7 +353,11 @@ def _rotated(
 def _rotation(
     paired: Paired, family: MapFamily, first: AffineMap, known: Array, trust: float
 ) -> AffineMap:
-    """Return the best rotation, with pseudo-pairs (x, f(x)) of the moments of all query rows."""
+    """Return the best rotation for one `trust` (lambda of `_rotated`): a Procrustes problem.
+
+    The penalty is the same as adding pseudo-pairs (x, f(x)), which have the moments of all query
+    rows.
+    """
     if np.isinf(trust):
         return first
     X, Y, A = paired.X[known], paired.Y[known], first.A
@@ -371,9 +381,12 @@ def _named_like(map: AffineMap) -> dict[str, Any]:
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]:
-    """Return a fold and a subject for each pair; each subject stays in one fold."""
-    # A subject is what pairs connect: rows, or groups of rows. Subjects are dealt out in the order
-    # of their values, so that the order in which rows and pairs are listed does not matter.
+    """Return a fold and a subject for each pair; all pairs of a subject are in one fold.
+
+    A subject is a connected component of rows (or groups of rows) that pairs link. Subjects are
+    dealt to folds in the order of their values, so that the order of rows and pairs in the tables
+    does not matter.
+    """
     size = int(max(query.max(), reference.max())) + 1
     graph = sparse.coo_array((np.ones(len(query)), (query, reference)), shape=(size, size))
     label = sparse.csgraph.connected_components(graph, directed=False)[1][query]
@@ -385,7 +398,7 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]
 
 
 def line_after_curves(fit: Fit, domains: Study, pairs: tuple[Array, Array]) -> Fit:
-    """Correct what curves give by a line that pairs ask for; errors are not known then."""
+    """Correct fitted curves by a line learned from pairs; standard errors are then unknown."""
     curves, table = fit.map, domains.tables[0]
     if curves.links is not None:
         raise ValueError("'pairs' do not work with curves on the scale of links.")

@@ -18,44 +18,44 @@ from condokit.maps.standard_errors import StandardErrors
 
 @dataclass(frozen=True, eq=False)
 class FitReport(Mapping[str, Any]):
-    """Facts of a fit, as attributes or as items; those that do not apply are None."""
+    """Facts about a fit, as attributes or as items; those that do not apply are None."""
 
-    rows_query: float  #: Query rows compared.
+    rows_query: float  #: Query rows compared (a sum of weights if rows have weights).
     rows_reference: float  #: Reference rows compared.
     #: Number of missing values of every confounder.
     missing_confounders: dict[str, int] = field(default_factory=dict)
     #: Missing values of features, by domain.
     missing_features: dict[str, dict[str, int]] = field(default_factory=dict)
-    complete_rows: dict[str, int] | None = None  #: Rows of each domain that lack no value.
+    complete_rows: dict[str, int] | None = None  #: Rows of each domain without missing values.
     n_iter: int | None = None  #: Iterations of a search.
-    objective: float | None = None  #: What was made small, for matrices.
-    gradient_norm: float | None = None  #: Its slope at the end.
+    objective: float | None = None  #: The minimised objective, for matrices.
+    gradient_norm: float | None = None  #: Norm of the objective's gradient at the end.
     starts: dict[str, float] | None = None  #: The objective reached from each start.
-    condition_number: float | None = None  #: Of the matrix.
+    condition_number: float | None = None  #: Condition number of the matrix.
     flips_orientation: bool | None = None  #: Whether the matrix has a reflection.
-    curvature: float | None = None  #: Times the rows: how well the data determine the matrix.
+    curvature: float | None = None  #: Least eigenvalue of the Hessian: how well rows determine it.
     kept_log_scale: float | None = None  #: Mean share of log-scales that shrinkage left.
     kept_shift: float | None = None  #: Mean share of shifts that shrinkage left.
-    chance_of_difference: float | None = None  #: Probability that there is anything to correct.
-    chance_of_scale: float | None = None  #: Probability that a shift is not enough.
-    constant_features: list[str] | None = None  #: Within strata in a domain, so only shifted.
-    mean_terms: list[str] | None = None  #: Of features given confounders, beyond straight lines.
-    variance_terms: list[str] | None = None  #: What the spread of features depends on.
-    heavy_tailed_features: list[str] | None = None  #: With Student's t residuals.
-    fitted_as_normal: list[str] | None = None  #: With heavy tails, but only moments known.
+    chance_of_difference: float | None = None  #: Probability that the domains differ at all.
+    chance_of_scale: float | None = None  #: Probability that scales differ, not only levels.
+    constant_features: list[str] | None = None  #: Constant within strata, so only shifted.
+    mean_terms: list[str] | None = None  #: Terms of means given confounders, beyond lines.
+    variance_terms: list[str] | None = None  #: What the variance of features depends on.
+    heavy_tailed_features: list[str] | None = None  #: Features with Student's t residuals.
+    fitted_as_normal: list[str] | None = None  #: Heavy-tailed, but only sums are known.
     discrete_features: list[str] | None = None  #: Values nearly all equal, so only shifted.
-    bent_features: list[str] | None = None  #: More likely curves than straight lines.
-    bent: Array | None = None  #: Probability of a curve, for every feature.
-    subject_ratio: float | None = None  #: Variance between subjects over that within.
-    fallback: str | None = None  #: Fitted instead of a matrix that the rows are too few for.
-    covariances: dict[str, Any] | None = None  #: How they were regularised.
-    ladder: list[dict[str, Any]] | None = None  #: The kinds of maps tried, with scores.
-    chosen_map: str | None = None  #: The one of them with the largest weight.
-    pairs: dict[str, Any] | None = None  #: How rows that were measured twice were used.
+    bent_features: list[str] | None = None  #: Features for which a curve is likelier than a line.
+    bent: Array | None = None  #: Probability of a curve for every feature: (n_features,).
+    subject_ratio: float | None = None  #: Variance between subjects over the variance within.
+    fallback: str | None = None  #: The map fitted instead, if there are too few rows for the asked.
+    covariances: dict[str, Any] | None = None  #: How covariances were regularised.
+    ladder: list[dict[str, Any]] | None = None  #: The kinds of maps tried, with held-out scores.
+    chosen_map: str | None = None  #: The kind of map with the largest weight.
+    pairs: dict[str, Any] | None = None  #: How rows that were measured in both domains were used.
     interrupted: bool | None = None  #: Whether Ctrl-C ended the search.
-    n_controls: int | None = None  #: Features that hidden causes were learned from.
-    control_factors: int | None = None  #: How many hidden causes were found.
-    control_share: float | None = None  #: Of the controls' variance within domains.
+    n_controls: int | None = None  #: Number of negative controls.
+    control_factors: int | None = None  #: Number of hidden causes found in the controls.
+    control_share: float | None = None  #: Share of the controls' variance that these explain.
 
     def __getitem__(self, name: str) -> Any:
         value = getattr(self, name) if name in self.__dataclass_fields__ else None
@@ -75,20 +75,20 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: Any  # a `Map`
-    # the errors, or a function that computes them where that takes long
+    # the standard errors, or a function that computes them if that takes long
     errors: StandardErrors | Callable[[], StandardErrors | None] | None
     support: Support
     overlap: Overlap
     report: FitReport
-    straight: Any = None  # the `Comparison` and `Solution` of a line that curves may begin with
+    straight: Any = None  # the `Comparison` and `Solution` of a line, from which curves may start
 
     def compute_errors(self) -> StandardErrors | None:
-        """Return the standard errors, computed now if they were not yet."""
+        """Return the standard errors, computing them now if that has not been done."""
         return self.errors() if callable(self.errors) else self.errors
 
 
 def name_of(ingredient: Any) -> str:
-    """Return the name of an ingredient, which is given by name or as an instance."""
+    """Return the name of an ingredient, which may be a name already or an instance."""
     return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
 
 
@@ -98,8 +98,11 @@ def account(
     notes: Sequence[Note],
     facts: Mapping[str, Any],
 ) -> FrozenDict:
-    """Return how maps were fitted, as far as a file may disclose it."""
-    # no times and no paths, so that the same fit yields the same file; no counts of few rows
+    """Return how maps were fitted, as far as a file may disclose it.
+
+    No times and no paths, so that the same fit yields the same file; no counts of few rows, since
+    the file leaves the site.
+    """
     return frozen(
         {
             "versions": versions(),
@@ -126,7 +129,7 @@ def account_of_map(
         "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
         "divergence": name_of(chosen.divergence),
         "conditional": name_of(chosen.conditional),
-        # where no argument named it
+        # "adapter" above has it already if it was an argument
         "prior": name_of(recipe.prior) if is_weighted and "prior" not in settings else None,
         "domains": labels,
         "columns_left_alone": dict(domains.left),
@@ -142,7 +145,11 @@ def account_of_map(
 
 
 def _rows(domains: Study, fit: Fit, side: str) -> Any:
-    """Return how many rows of a domain were compared; an upper bound if the rest are too few."""
+    """Return how many rows of a domain were compared.
+
+    If only a few rows were not compared, their number must not be disclosed by subtraction: the
+    count is then an upper bound.
+    """
     compared = fit.report[f"rows_{side}"]
     mine = domains.kept() & (domains.is_query == (side == "query"))
     total = mine.sum() if domains.weights is None else domains.weights[mine].sum()

@@ -1,4 +1,4 @@
-"""Whether a matrix can be found that brings samples nearest to each other, and is determined."""
+"""Checks of a matrix found from samples: whether it is allowed, and whether data determine it."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,9 +13,9 @@ from condokit.maps.families import LocationScale
 from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples
 
-_FAR = 0.7  # standard deviations between a matrix and a diagonal map, for a warning
+_FAR = 0.7  # sd between the images of a matrix and of a diagonal map from which we test and warn
 _PERMUTATIONS, _LEVEL = 39, 0.05  # of the test whether a diagonal map leaves more than chance
-_THINNED, _MOST_STRATA = 200, 20  # rows of a stratum, and strata, that this looks at
+_THINNED, _MOST_STRATA = 200, 20  # rows of a stratum, and strata, that the test uses
 ALIKE = (
     "The strata are too much alike to determine the matrix: rotations that they hardly tell apart "
     "are as good. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
@@ -23,10 +23,11 @@ ALIKE = (
 
 
 def warn_of_rotations(found: Solution, divergence: Any, samples: Samples) -> None:
-    """Warn of a matrix that is far from a diagonal map which leaves no more than chance does.
+    """Warn of a matrix that is far from a diagonal map although that would be good enough.
 
-    Chance is told by rows that change sides within strata. Between equal domains many rotations
-    are as good as the identity.
+    A permutation test within strata asks whether the diagonal map leaves more difference between
+    the domains than chance. If it does not, many rotations are as good as it, and the data did not
+    determine the one that was found.
     """
     is_drawn = samples.n_rows is not None or not hasattr(divergence, "distances")
     if is_drawn or found.scale.ndim == 1:
@@ -50,7 +51,7 @@ def warn_of_rotations(found: Solution, divergence: Any, samples: Samples) -> Non
 
 
 def check_rectangular(recipe: Any) -> None:
-    """Refuse what has no meaning between different features."""
+    """Refuse families and settings that have no meaning for a map between different features."""
     if not recipe.family.is_free or recipe.family.links is not None:
         raise refusal("A map between different features is {@map='affine'} without links.")
     if isinstance(recipe.shrinkage, float):

@@ -1,6 +1,6 @@
 """Shrinkage of diagonal maps towards the identity by empirical Bayes.
 
-The data of all features tell how strong it is, and it fades as rows are added.
+Its strength is learned from all features together, and it fades as rows are added.
 """
 
 from dataclasses import dataclass, replace
@@ -14,17 +14,17 @@ from condokit.law.design import Together
 from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
-_FEW_OTHERS = 0.01  # no warning up to this share of features with scales far from one
+_FEW_OTHERS = 0.01  # share of features with scales far from one that may be chance, not other units
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A map after shrinkage, and how much of the estimate without it is left."""
+    """A map after shrinkage, and how much of the plain estimate is left."""
 
     solution: Solution
-    # mean shares of the unshrunk log-scale and shift that are left: 1 is all, 0 the identity
+    # mean shares of plain log-scales and shifts that are left: 1 is no shrinkage, 0 the identity
     kept: tuple[float, float] = (1.0, 1.0)
-    # probabilities that there is anything to correct, and that a scale is needed
+    # probabilities that the domains differ at all, and that scales differ
     chances: tuple[float | None, float | None] = (None, None)
     other_units: Array | None = None  # features whose scales are too far from one to be shrunk
 
@@ -33,7 +33,6 @@ class Shrunk:
         facts: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
         facts |= dict(zip(("chance_of_difference", "chance_of_scale"), self.chances))
         facts["n_iter"] = plain.n_iter
-        # a few among thousands of features are chance rather than units
         if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
             warn(
                 "other-units",
@@ -45,7 +44,7 @@ class Shrunk:
 
 
 def warn_as_normal(names: list[str] | None) -> None:
-    """Name features with heavy tails that were fitted as if they were normal, if there are any."""
+    """Warn of features with heavy tails that were fitted as if they were normal, if any."""
     if names:
         warn(
             "heavy-tails",
@@ -56,7 +55,7 @@ def warn_as_normal(names: list[str] | None) -> None:
 
 
 def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
-    """Return facts of the law of features given confounders; warn of discrete features."""
+    """Return facts about the law of features given confounders; warn of discrete features."""
     if not law:
         return {}
     discrete = table.names_of(law["discrete"])
@@ -82,9 +81,11 @@ def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
 def shrink(
     solution: Solution, unit: Array, shrinkage: Any, together: Together | None = None
 ) -> Shrunk:
-    """Shrink a diagonal map as the user asked; `unit` are the spreads of its features.
+    """Shrink a diagonal map as `shrinkage` asks; `unit` are standard deviations of the features.
 
-    Features move `together`, if that is known and the solution has no evidence of its own.
+    "auto" is the posterior mean of `condokit.law.posterior`; a number s leaves the share 1 - s of
+    log-scales and shifts. `together` says as how many independent features the features count; it
+    is used if the solution does not say so itself.
     """
     knows_errors = solution.se_log_scale is not None and solution.se_image is not None
     if shrinkage == "auto" and knows_errors:
@@ -102,6 +103,6 @@ def shrink(
 
 
 def _share(kept: Array, plain: Array) -> float:
-    """Return the mean share of the unshrunk estimate that is left; 1 where that is zero."""
+    """Return the mean share of the plain estimate that is left; 1 for features where it is 0."""
     share = np.divide(kept, plain, out=np.ones(len(plain)), where=plain != 0)
     return float(np.clip(share, 0.0, 1.0).mean())

@@ -1,4 +1,4 @@
-"""Features of equal values: so many that no matrix can be learned of them, or all."""
+"""Features most or all of whose values are equal, for which no matrix or no scale is learned."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from condokit.law.estimate import Discrete
 def has_ties(domains: Study) -> bool:
     """Return whether most values of a feature, but not all, are equal in a domain; warn if so.
 
-    Only the way in which covariances change with the confounders distinguishes matrices that differ
-    by a rotation. Where most values are equal, a few rows decide that by chance.
+    Matrices that differ by a rotation can only be distinguished by how covariances change with the
+    confounders. If most values are equal, a few rows determine that change by chance.
     """
     kept = domains.kept()
     sides = [np.flatnonzero(kept & (domains.code == k)) for k in range(2)]
@@ -33,7 +33,7 @@ def has_ties(domains: Study) -> bool:
 
 
 def warn_constant(table: Table, flat: Array) -> None:
-    """Name the features that are constant within strata, if there are any."""
+    """Warn of the features that are constant within strata, if there are any."""
     if flat.any():
         warn(
             "constant-features",

@@ -1,22 +1,24 @@
-r"""One increasing curve for every feature, as far as the data bend it from its straight line.
+r"""An increasing curve for every feature, as far as data bend it from its straight line.
 
-Of one feature, let t be query values mapped by the straight line L and y reference values, with row
+Of one feature, let t be query values mapped by the straight line and y reference values, with row
 weights w that balance the confounders z of the two domains. One increasing function h makes the
-feature Gaussian given z,
+feature normal given z,
 
 .. math::
     h(y) = \theta' D(z) + \sqrt{v(z)}\, \epsilon, \qquad
     h(t) + c(t) = \theta' D(z) + \sqrt{v(z)}\, \epsilon, \qquad g = h^{-1} \circ (h + c),
 
-with D and v of the straight line's law, h and c natural cubic splines. The weighted log-likelihood
-is concave in all coefficients together (squares, and logarithms of slopes, which are linear in
-them), so Newton's method finds its one maximum. If the law given z is not Gaussian, h and h + c are
-wrong in the same way, since both domains have the same z: the curve g is right whatever the law.
-With D constant and rich splines it is that of balanced quantiles.
+with D and v of the straight line's law, and natural cubic splines h and c. The weighted
+log-likelihood is concave in all coefficients together (squares, and logarithms of slopes, which are
+linear in them), so Newton's method finds its one maximum. If the law given z is not normal, h and h
++ c are wrong in the same way, since both domains have the same weighted law of z: the curve g is
+right whatever the law is. With D constant and rich splines it is the map between balanced
+quantiles.
 
 The wiggliness :math:`\int c''^2` has a prior of variance lambda, on a grid that begins with 0, the
-straight line. Weights of the grid are evidence (Laplace's) times a prior that features share; the
-curve is the average, and its error has what the members' posteriors and their differences say.
+straight line. Each value of the grid is weighted by its evidence (Laplace's approximation) times a
+prior that features share. The curve is the weighted average, and its error contains the members'
+posterior variances and their differences.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,33 +33,33 @@ from condokit.maps.formula import interpolated
 
 WIGGLES = (0.003, 0.03, 0.3, 3.0)  # variances of curvature, in units of residuals
 STRAIGHT = 0.5  # prior probability of the straight line
-_PSEUDO_FEATURES = 2.0
+_PSEUDO_FEATURES = 2.0  # features for which the prior of wiggliness counts, when it is learned
 _LINEAR = 10.0  # prior variance of constant and slope of c, relative to that of its curvature
 _FREE = 1e8  # prior variance of constant and slope of h
 _MOST_KNOTS, _FEWEST_KNOTS = 16, 6  # of the splines
 _KEPT = 0.1  # rows at every knot, so that slopes stay positive where a domain has none
 _NODES = 200  # values, or means of neighbours, whose slopes are kept positive
 _N_KNOTS = 33  # of the result
-_BEYOND = 2.0  # rows beyond the last knots of the result, where it is a line
+_BEYOND = 2.0  # rows beyond the first and the last knot of the result, where it is a line
 _TAIL = 0.1  # share of rows whose curve gives that line its slope
 _WIDER = 1.5  # factor of variances, for laws that are not Gaussian
-_FINE = 400
-_NEWTON_STEPS = 60
-_EM_STEPS = 60
+_FINE = 400  # points at which h is inverted
+_NEWTON_STEPS = 60  # at most
+_EM_STEPS = 60  # that learn the prior of wiggliness
 
 
 @dataclass(frozen=True)
 class Bends:
-    """What may become of a straight line: its curves from straight to wiggly, on a grid."""
+    """A straight line and curves of increasing wiggliness that may replace it."""
 
     knots: Array  # (n_knots,): query values mapped by the line
     curves: Array  # (1 + n_wiggles, n_knots): where these go; the first is the knots themselves
     variances: Array  # of the curves; that of the line is not known here
-    evidence: Array  # (1 + n_wiggles,)
-    tails: tuple[float, float]  # values at which the last tenths of rows begin
+    evidence: Array  # (1 + n_wiggles,): log evidence of each
+    tails: tuple[float, float]  # the 10% and 90% quantiles of the query's mapped values
 
     def in_units(self, place: float, unit: float) -> "Bends":
-        """Return the same curves of values in other units: place + unit times these."""
+        """Return the same curves in other units, where a value x is place + unit * x."""
         low, high = self.tails
         return Bends(
             place + unit * self.knots,
@@ -70,18 +72,21 @@ class Bends:
 
 @dataclass(frozen=True)
 class FeatureValues:
-    """Values of one feature in both domains, the query's first and mapped by a straight line."""
+    """Values of one feature in both domains: the query's, mapped by its line, come first."""
 
     values: Array
     n_query: int
-    weights: Array  # of rows, which balance confounders and sum to rows that are worth as much
-    precision: Array  # of rows, relative
-    freedom: tuple[float, float]  # share of each domain's rows that the confounders' part leaves
-    rest: Callable[[Array], Array]  # columns less what confounders explain of them
+    weights: Array  # (n_rows,): balance confounders; their sum is the effective sample size
+    precision: Array  # (n_rows,): 1 / v, relative
+    freedom: tuple[float, float]  # shares of rows that the columns of confounders leave
+    rest: Callable[[Array], Array]  # residuals of given columns on those of confounders
 
 
 def bends(sample: FeatureValues) -> Bends:
-    """Fit curves of all degrees of wiggliness."""
+    """Fit curves of all degrees of wiggliness.
+
+    The wiggliness of h is chosen first without c, then again at the best wiggliness of c.
+    """
     problem = _CurveSearch(sample)
     best, penalty = -np.inf, WIGGLES[0]
     for wiggle in WIGGLES:  # of h, while there is no c
@@ -100,13 +105,19 @@ def bends(sample: FeatureValues) -> Bends:
 
 @dataclass(frozen=True)
 class _Member:
+    """The fit for one wiggliness of c."""
+
     beta: Array  # coefficients of h and c
     covariance: Array
     evidence: float
 
 
 class _CurveSearch:
-    """The likelihood of h and c of one feature, in units of the feature's spread."""
+    """The likelihood of h and c of one feature, in units of the feature's spread.
+
+    There are about as many knots as the cube root of the effective rows. Logarithms of slopes count
+    the share `freedom` of each domain's rows, as log-scales of lines count n_b instead of N_b rows.
+    """
 
     def __init__(self, sample: FeatureValues) -> None:
         self.sample, n = sample, sample.n_query
@@ -123,7 +134,7 @@ class _CurveSearch:
         self.x, self.spline = x, Cubic(_distinct(_weighted(x, w, np.array([end, *inner, 1 - end]))))
         B = self.spline(x)
         self.size = B.shape[1]
-        own = B.copy()
+        own = B.copy()  # c acts on query rows only
         own[n:] = 0.0
         X = np.hstack([B, own])
         self.gram = X.T @ ((w * sample.precision)[:, None] * sample.rest(X))
@@ -158,7 +169,7 @@ class _CurveSearch:
         return _Member(full, covariance, float(evidence))
 
     def curves(self, members: Sequence[_Member]) -> Bends:
-        """Return where the line's values go, and how sure that is."""
+        """Return the values to which knots of the line are mapped, and their variances."""
         n, w = self.sample.n_query, self.sample.weights
         x, own = self.x[:n], w[:n]
         share = np.clip(_BEYOND / own.sum(), 1e-6, 0.05)
@@ -197,11 +208,13 @@ def minimum(
 ) -> tuple[Array, float, Array]:
     r"""Minimise :math:`\tfrac12 b'(G + P) b - \sum_i m_i \log(s_i' b)`, which is convex, by Newton.
 
-    Return b, the value, and the second derivatives there.
+    Returns b, the value, and the second derivatives there. P is the diagonal `penalty`; the
+    logarithms are a barrier that keeps all slopes s_i'b positive.
     """
     quadratic = gram + np.diag(penalty)
 
     def value_of(b: Array) -> float:
+        """Return the value at b, infinite where a slope is not positive."""
         steep = slopes @ b
         if steep.min() <= 0:
             return np.inf
@@ -225,9 +238,10 @@ def minimum(
 
 
 def average(found: Sequence[Bends | None], n_effective: float, straight: float) -> list[Array]:
-    """Return the weights of every feature's curves; features share the prior of wiggliness.
+    """Return the weights of each feature's curves, (1 + n_wiggles,); None has its line only.
 
-    `straight` is the prior probability of the line to begin with; 0 leaves lines out.
+    The prior of wiggliness is learned from all features, which count as `n_effective`. `straight`
+    is the prior probability of the line to begin with; 0 excludes lines.
     """
     n_wiggles = len(WIGGLES)
     prior = np.append(straight, np.full(n_wiggles, (1 - straight) / n_wiggles))
@@ -253,19 +267,19 @@ def _weighted(x: Array, weights: Array, shares: Array) -> Array:
 
 
 def _rising(values: Array, at: Array) -> Array:
-    """Lift values that do not rise by a thousandth of where they are at, as between nodes."""
+    """Return values whose steps are at least a thousandth of those of `at`, as between nodes."""
     steps = np.maximum(np.diff(values), 1e-3 * np.diff(at))
     return np.concatenate([values[:1], values[0] + np.cumsum(steps)])
 
 
 def _distinct(knots: Array) -> Array:
-    """Move knots that ties have brought together apart."""
+    """Move knots that coincide because of ties apart."""
     least = 1e-3 * max(float(knots[-1] - knots[0]), 1e-9)
     return knots[0] + np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(knots), least))])
 
 
 def _knots(x: Array, weights: Array, low: float, high: float) -> Array:
-    """Return knots of the result: half of them by rows, half by values."""
+    """Return knots of the result, spaced halfway between equal counts and equal distances."""
     shares = np.linspace(0, 1, _N_KNOTS)
     even = low + (high - low) * shares
     order = np.argsort(x, kind="stable")
@@ -276,7 +290,7 @@ def _knots(x: Array, weights: Array, low: float, high: float) -> Array:
 
 
 def _nodes(x: Array, weights: Array) -> tuple[Array, Array]:
-    """Return values, or the means of neighbours if there are many, and their weights."""
+    """Return values and weights; if there are many, means of neighbours and their total weights."""
     if len(x) <= _NODES:
         return x, weights
     order = np.argsort(x, kind="stable")

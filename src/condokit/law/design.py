@@ -1,9 +1,10 @@
-"""Functions of the confounders: columns that are always fitted, and blocks that must be earned.
+"""Columns of the confounders: those that are always fitted, and blocks that must be earned.
 
 The mean of every feature given the confounders is ``U beta``, ``U = [D, Phi_1, ..., Phi_k]``. D is
 unpenalised: an intercept, the continuous columns, the levels of the category, and the indicators of
-batches. Each block Phi_k has coefficients N(0, theta_k s2), s2 the residual
-variance. Blocks enter one at a time, while the features together speak for them (`select`).
+batches. Coefficients of a block Phi_k are N(0, theta_k s2), with s2 the residual variance and
+theta_k the block's share. Blocks enter one at a time, as long as the features together support one
+(`select`): so curves are straight unless the data say otherwise.
 """
 
 from collections.abc import Callable
@@ -25,22 +26,22 @@ from condokit.data.subsets import subsample
 
 Function = Callable[[Covariates], Array]
 
-NOISE_KNOTS = 6
-MOST_CURVES = 40  # continuous columns that get a curve of their own
+NOISE_KNOTS = 6  # of splines of the log-variance, and of curves by level
+MOST_CURVES = 40  # continuous columns up to which each gets a curve
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
-SMOOTHEST = 4  # functions of a curve, that levels may have of their own
-LANDMARKS = 400
-FEWEST_RANK = 40
-ROWS_PER_COLUMN = 4.0  # fewer rows than this per column of D: its columns are penalised too
-INDEX_COST = 0.25  # evidence per column of an index
-_MOST_DIRECTIONS = 8  # in which features move together,
-_ROWS_A_DIRECTION = 8  # and rows that each of them takes
-_LEAST_ALONG = 1e-3  # variance along a direction, in that of a feature, that counts as noise
+SMOOTHEST = 4  # functions of a curve by level, where products are all that is known
+LANDMARKS = 400  # rows that a kernel compares with (Nystroem)
+FEWEST_RANK = 40  # columns of a kernel, at least; else one for 20 rows
+ROWS_PER_COLUMN = 4.0  # with fewer rows per column of D, its columns are penalised too
+INDEX_COST = 0.25  # nats per continuous column: an index was fitted to the data
+_MOST_DIRECTIONS = 8  # principal directions of features that are kept, at most,
+_ROWS_A_DIRECTION = 8  # and rows needed for each
+_LEAST_ALONG = 1e-3  # added to the variance along a direction, in that of one feature
 
 
 def level_columns(at: Covariates) -> Array:
-    """Return indicators of all levels but the first."""
+    """Return indicators of all levels but the first, (n_rows, n_levels - 1)."""
     return (at.category[:, None] == np.arange(1, at.n_categories)).astype(float)
 
 
@@ -48,29 +49,29 @@ def level_columns(at: Covariates) -> Array:
 class Block:
     """A penalised block of columns.
 
-    `always` is one that is not up for selection: columns of D that rows are too few to leave free.
+    `always` marks one that is not selected: columns of D, penalised because rows are few.
     """
 
     name: str
     function: Function
-    unit: float = 1.0
+    unit: float = 1.0  # factor of the columns, so that their mean row variance is 1
     always: bool = False
-    cost: float = 0.0  # evidence that it must bring beyond others, for a direction that was fitted
+    cost: float = 0.0  # extra evidence demanded of a fitted direction (nats)
 
     def __call__(self, at: Covariates) -> Array:
-        """Return its columns."""
+        """Return the columns of some rows."""
         return self.function(at) * self.unit
 
 
 @dataclass(frozen=True)
 class Design:
-    """The columns of U: D, then the chosen blocks with their shares theta."""
+    """The columns of U: those of D, then the chosen blocks with their shares theta."""
 
     free: tuple[Function, ...]
     blocks: tuple[Block, ...] = ()
     shares: tuple[float, ...] = ()
-    kept: Array = field(default_factory=lambda: np.ones(0, dtype=bool))
-    index: Array | None = None  # direction of Z in which features move most
+    kept: Array = field(default_factory=lambda: np.ones(0, dtype=bool))  # not repeated
+    index: Array | None = None  # direction of Z along which features move most
 
     def columns(self, at: Covariates) -> tuple[Array, Array]:
         """Return U and the penalty 1 / theta of each column, zero for those of D."""
@@ -80,7 +81,7 @@ class Design:
         return np.hstack([free, *parts]), np.concatenate([np.zeros(free.shape[1]), *penalty])
 
     def unpenalised(self, at: Covariates) -> Array:
-        """Return D without batches."""
+        """Return D without the indicators of batches."""
         parts = [np.ones((len(at.Z), 1)), *(part(at) for part in self.free)]
         free = np.hstack(parts)
         return free[:, self.kept] if len(self.kept) else free
@@ -107,7 +108,7 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
 
 
 class Kernel:
-    """A Nystroem map of a kernel over all continuous columns: "rbf" or "laplace".
+    """Columns of an "rbf" or "laplace" kernel over all continuous confounders (Nystroem).
 
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
     which rows are given does not matter.
@@ -120,26 +121,28 @@ class Kernel:
 
     @cached_property
     def _turn(self) -> Array:
+        """The matrix that turns kernel values at landmarks into orthogonal columns."""
         value, vector = np.linalg.eigh(self._compare(self.marks))
         value, vector = value[::-1][: self.rank], vector[:, ::-1][:, : self.rank]
         good = value > 1e-8 * value[0]
         return np.asarray(vector[:, good] / np.sqrt(value[good]))
 
     def _compare(self, Z: Array) -> Array:
+        """Return the kernel between rows and landmarks; its width grows with the columns."""
         metric: Any = "sqeuclidean" if self.shape == "rbf" else "cityblock"
         away = cdist(Z, self.marks, metric)
         away *= -1 / ((1.44 if self.shape == "rbf" else 1.5) * Z.shape[1])
         return np.asarray(np.exp(away, out=away))
 
     def __call__(self, at: Covariates) -> Array:
-        """Return its columns."""
+        """Return the columns of some rows, (n_rows, rank)."""
         return self._compare(at.Z) @ self._turn
 
 
 def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Design, list[Block]]:
-    """Return D, and those of its columns that rows are too few to leave unpenalised.
+    """Return D, and as blocks those of its columns that must be penalised, since rows are too few.
 
-    Rows that stand for products have the functions of a `basis` for Z.
+    For rows that stand for products, `basis` has the functions of Z with which these were taken.
     """
     linear: Function = attrgetter("Z")
     n, p = at.Z.shape
@@ -161,7 +164,7 @@ def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Desig
 
 
 def candidates(at: Covariates, index: Array | None) -> list[Block]:
-    """Return the blocks that may be added: curves, an index, slopes by level, interactions."""
+    """Return the blocks that may enter: curves, an index, slopes by level, interactions."""
     n, p = at.Z.shape
     found: list[Block] = []
     axes = [(f"curve {k}", axis) for k, axis in enumerate(np.eye(p))] if p <= MOST_CURVES else []
@@ -189,15 +192,17 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
 
 
 def _columns(own: slice) -> Function:
+    """Return a function that selects columns of Z, which are functions of a basis."""
     return lambda rows: rows.Z[:, own]
 
 
 def _crossed(own: slice) -> Function:
+    """Return a function that crosses columns of Z with indicators of levels."""
     return lambda rows: cross(level_columns(rows), rows.Z[:, own])
 
 
 def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
-    """Return the blocks that products may add: curves, products, and slopes and curves by level."""
+    """Return the blocks that may enter if data are known only as products with a basis."""
     p, K, start = len(basis.names), at.n_categories, len(basis.names) + basis.n_pairs
     ends = start + basis.n_bent * np.arange(1, p + 1)
     found = [
@@ -215,20 +220,21 @@ def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
 
 @dataclass(frozen=True)
 class Together:
-    r"""How features move together, from residuals E in columns of length one, or from E'E.
+    """How features correlate, from residuals E with columns of length one.
 
-    The sum of squared correlations and the main directions are those of EE' as well, so that the
-    smaller of rows x rows and features x features is enough.
+    The sum of squared correlations and the main directions can be had from E'E, (n_features,
+    n_features), as well as from EE', (n_rows, n_rows). The smaller one is kept: 22,283 genes would
+    need three matrices of 4 GB.
     """
 
-    gram: Array
-    columns: Array  # (n_rows, n_varying) if the gram is that of rows, else (0, n_varying)
-    varies: Array  # the numbers of features, those that vary
+    gram: Array  # EE' or E'E
+    columns: Array  # (n_rows, n_varying): E if the gram is EE', else (0, n_varying)
+    varies: Array  # the numbers of the features that vary
     n_rows: float
 
     @classmethod
     def of_residuals(cls, residuals: Array, n_rows: float) -> "Together":
-        """Compare columns of residuals, of as many rows as are given."""
+        """Compute correlations of the columns of residuals, which stand for `n_rows` rows."""
         size = np.sqrt(np.einsum("nd,nd->d", residuals, residuals))
         varies = np.flatnonzero(size > 0)
         E = residuals[:, varies] / size[varies]
@@ -238,7 +244,7 @@ class Together:
 
     @classmethod
     def of_products(cls, products: Array, n_rows: float) -> "Together":
-        """Compare features, given sums of products of residuals."""
+        """Compute correlations from sums of products of residuals, (n_features, n_features)."""
         size = np.sqrt(np.maximum(np.diag(products), 0.0))
         varies = np.flatnonzero(size > 0)
         gram = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
@@ -246,18 +252,18 @@ class Together:
 
     @classmethod
     def unknown(cls) -> "Together":
-        """Say nothing of any feature."""
+        """Return an object that knows no correlation."""
         return cls.of_products(np.zeros((0, 0)), 0.0)
 
     def among(self, features: Array) -> "Together":
-        """Return the same, these features being those of a larger table."""
+        """Return the same for a larger table, in which these are the numbers of its features."""
         return replace(self, varies=features[self.varies])
 
     @property
     def number(self) -> float:
-        r"""As how many independent features these count: :math:`d / (1 + (d - 1) r^2)`.
+        """The effective number of independent features: :math:`d / (1 + (d - 1) r^2)`.
 
-        :math:`r^2` is the mean squared correlation beyond the 1/n of independent ones.
+        :math:`r^2` is the mean squared correlation, less the 1/n that independent features have.
         """
         d, square = len(self.varies), float(np.einsum("ij,ij->", self.gram, self.gram))
         if d < 2:
@@ -266,14 +272,19 @@ class Together:
         return d / (1 + (d - 1) * r2)
 
     def number_of(self, n_features: int) -> float:
-        """Return as how many all features count, of which these are some; 1 if nothing is known."""
+        """Return the effective number of all features, given that of the subset that was compared.
+
+        It grows in proportion if the subset is nearly independent (more than half of its number);
+        else further features are taken as copies of these. It is 1 if nothing is known.
+        """
         number, d = self.number, len(self.varies)
         return number / d * n_features if 0 < d < n_features and number > 0.5 * d else number
 
     def directions(self, n_features: int) -> Array:
-        """Return weights of the main sums of features, (n_features, k): of variance one each.
+        """Return weights of the main sums of features, (n_features, k), each of variance one.
 
-        Features have variance one. What n rows cannot tell of small variances is added to them.
+        Features have variance one. Small variances along a direction are underestimated from n
+        rows, so 1/n of the variance that is left, and a constant, are added to them.
         """
         d, n = len(self.varies), len(self.gram)
         k = min(_MOST_DIRECTIONS, int(self.n_rows / _ROWS_A_DIRECTION), n)
@@ -292,10 +303,10 @@ class Together:
 def best_scale(G: Array, n_eff: Array | float, dof: Array | float) -> Array:
     r"""Return the scale that maximises the likelihood with the variance profiled out.
 
-    The positive root of
-    :math:`(dof - n) G_{11} m^2 + (dof - 2 n) G_{01} m - n G_{00} = 0`, n the effective number of
-    query rows: where :math:`-n \log m + \tfrac{dof}{2} \log(G_{00} + 2 m G_{01} + m^2 G_{11})` is
-    least. Written so that nothing cancels.
+    It minimises :math:`-n \log m + \tfrac{dof}{2} \log(G_{00} + 2 m G_{01} + m^2 G_{11})`, n being
+    the effective number of query rows, and is the positive root of
+    :math:`(dof - n) G_{11} m^2 + (dof - 2 n) G_{01} m - n G_{00} = 0`. Of the two forms of the
+    root, the one is used in which no difference of nearly equal numbers is taken.
     """
     G00, G01, G11 = G
     n = np.minimum(np.maximum(n_eff, 0.25), 0.98 * np.asarray(dof))

@@ -1,6 +1,11 @@
-"""Estimates of diagonal maps of K domains: what features depend on, then `stacked` by features.
+"""Plain (unshrunk) estimates of diagonal maps of K domains.
 
-All sums over rows come from functions of a block of rows whose results add up.
+First the law of features given confounders is chosen from some features and rows: columns of the
+mean, what the variance depends on, how alike rows of a subject are. Then scales and offsets of all
+features are estimated under this law (`stacked`), a few features at a time.
+
+Rows are in memory, read again block by block, or gone and only their sums are left. Everything that
+is computed from rows is a sum, so that the results of blocks can be added.
 """
 
 from collections.abc import Callable
@@ -41,38 +46,44 @@ from condokit.law.weights import fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution, joined_law
 from condokit.summaries.rows import Rows
 
-FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
-_CELL_VALUES = 1 << 22  # of features that are fitted from moments
-MOST_SELECTING = 256  # features that choose the design
-_CHOOSING_ROWS = 4000  # rows that choose it
-MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
-_SCREENED = 64  # rows of a domain in which equal values are looked for
-LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
-_RATIO_STEPS = 3  # in which the ratio of subjects is chosen at the scales of the last one
-_FEWEST_SUBJECTS = 4
+FEATURE_VALUES = 1 << 17  # rows x features of a group that is fitted at a time
+_CELL_VALUES = 1 << 22  # the same where few values stand for all rows of a cell
+MOST_SELECTING = 256  # features that choose the law; the others take it over
+_CHOOSING_ROWS = 4000  # rows that choose the mean; the chosen design is fitted to all
+MANY_ROWS = 20_000  # rows that decide whether the variance depends on anything
+_SCREENED = 64  # rows of a domain in which equal values are looked for first
+LEVEL_ROWS = 10  # fewest rows of each level for variances by level, beside continuous confounders
+_RATIO_STEPS = 3  # rounds of choosing the ratio of subjects' variances, then the scales
+_FEWEST_SUBJECTS = 4  # below this, no variance between subjects is estimated
 TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
-FEWEST_OFF_MODE = 25
-FEWEST_TIED = 10  # rows of a domain whose equal values count
+FEWEST_OFF_MODE = 25  # rows unlike the most frequent value, if most rows have it
+FEWEST_TIED = 10  # rows of a domain below which equal values are no sign of a discrete feature
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """Features with many equal values, by the share of the most frequent one in either domain."""
+    """Marks features in which many rows have the same value; arrays have shape (n_features,).
 
-    tied: Array  # so many that a t distribution would shrink onto them: without t
-    modal: Array  # most: neither t nor a model of the variance
-    rare: Array  # nearly all, or too few others to learn a spread from: only shifted
+    What counts is the share of rows with the most frequent value, in the domain where it is larger.
+    Student's t alone, without these limits, gave absurd scales for 4 to 24% of such features: its
+    weights prefer the rows that are equal.
+    """
+
+    tied: Array  # share above 0.2: no Student's t
+    modal: Array  # share above 0.5: no model of the variance either
+    rare: Array  # share above 0.8, or too few other rows to learn a scale from: only shifted
 
     @classmethod
     def of(
         cls, values: Callable[..., Array], d: int, batches: list[Array], sums: Any = None
     ) -> "Discrete":
-        """Count equal values of features that have some among 64 rows of a batch.
+        """Find the most frequent value of each of d features in each domain.
 
-        `values` returns rows of features, given the numbers of both; None is all features.
-        Otherwise `Sums` tell.
+        `values(features, rows)` returns rows of features, None being all features; `batches` has
+        the numbers of the rows of each domain. Only features with equal values among 64 screened
+        rows are counted in full. Where rows are gone, the `sums` of domains have the counts.
         """
         share, tied, off = np.zeros(d), np.zeros(d), np.full(d, np.inf)
         for own in batches:
@@ -92,28 +103,28 @@ class Discrete:
         return cls(tied > TIED, tied > MODAL, rare)
 
     def of_features(self, features: Array) -> "Discrete":
-        """Return some of the features."""
+        """Return the same marks for some of the features."""
         return Discrete(self.tied[features], self.modal[features], self.rare[features])
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """Plain maps of all domains but the reference, and what was found of the law of features."""
+    """Plain maps of all domains but the reference, and what was chosen for the law of features."""
 
     maps: Maps
-    flat: Array  # (n_features,): constant within strata in a domain
-    law: dict[str, Any]
+    flat: Array  # (n_features,): constant within the strata of a domain, so that no scale exists
+    law: dict[str, Any]  # facts for the report, such as the columns of the mean
 
     @classmethod
     def joined(cls, parts: "list[tuple[Array, LawFit]]") -> "LawFit":
-        """Put groups of features together in their order."""
+        """Join fits of groups of features, given the numbers of each group's features."""
         order = np.argsort(np.concatenate([own for own, _ in parts]))
         facts = joined_law([part.law for _, part in parts], order)
         maps = Maps.joined([part.maps for _, part in parts], order)
         return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
 
     def solution(self) -> Solution:
-        """Return the map of the query, where there are two domains."""
+        """Return the map of the query to the reference; only for two domains."""
         maps = self.maps
         profile = maps.n_eff[:, 0], maps.profile[:, 0].T
         known = Evidence(maps.sd, maps.n_effective, maps.dof, *profile, maps.directions)
@@ -130,15 +141,19 @@ class LawFit:
 
 
 def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
-    """Estimate the plain maps of every feature; `has_tails` if residuals may have heavy ones."""
+    """Estimate the plain map of every feature.
+
+    Without `has_scale` features are only shifted. Without `has_tails` residuals are taken as
+    normal.
+    """
     sums = rows.domains.sums_only
     places = rows.by_batch
     if sums is not None:
         places = [rows.used[rows.order[own]] for own in places]
     discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
     shifted = rows.flat | discrete.rare | (not has_scale)
-    fixed = np.where(shifted, rows.unit / rows.unit[rows.reference], np.nan).T  # changes nothing
-    fixed[:, rows.reference] = 1.0
+    fixed = np.where(shifted, rows.unit / rows.unit[rows.reference], np.nan).T
+    fixed[:, rows.reference] = 1.0  # in standard units; nan is free
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if sums is not None and sums.continuous is not None:
@@ -151,7 +166,11 @@ def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
 
 
 def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
-    """Fit with categories alone: normal features from moments, heavy tails from rows."""
+    """Fit where all confounders are categories: first all features as normal, from cells' moments.
+
+    A cell is a level in a domain. Features with heavy tails are then fitted again from their
+    values.
+    """
     at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
     together = together_of(rows)
     n_effective = together.number_of(d)
@@ -190,10 +209,11 @@ def _estimates(
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Maps, Array]:
-    """Fit all features as normal, then refit those whose tails or variances need row weights.
+    """Fit all features as normal, then refit those that need weights of rows.
 
-    Maps are in standard units. What is found of the latter is kept in `found_of`, by feature, with
-    its place in it.
+    These are features with heavy tails (`may_tail`), and all that `may_vary` if the variance
+    depends on the confounders. Returns maps in standard units, and which features have heavy tails.
+    `found_of` collects, by feature, the refitted solution and the feature's position in it.
     """
     n, d = at.X.shape
     found_maps, tails = [], np.zeros(d, dtype=np.bool_)
@@ -217,7 +237,10 @@ def _estimates(
 
 
 def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
-    """Return which tails stay heavy once variances may differ between rows."""
+    """Return which of the features with heavy `tails` keep them once variances may differ.
+
+    A mixture of normal rows with different variances looks heavy-tailed without being so.
+    """
     tails = tails.copy()
     for some in _parts(np.flatnonzero(tails & vary), len(at.X)):
         part, own, never = at.of(some), fixed[some], np.zeros(len(some), dtype=np.bool_)
@@ -227,9 +250,10 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
 
 
 def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
-    """Return how features move together, from products of some of them.
+    """Return how features correlate within cells, from the products of a subset of the features.
 
-    What columns explain is taken off, if products with these are `given`.
+    If products with the columns of continuous confounders are `given`, what these columns explain
+    is subtracted first.
     """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
@@ -243,7 +267,7 @@ def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
-    """Fit with any confounders, subjects and samples of several domains."""
+    """Fit from rows in memory: any confounders, subjects, and samples of several domains."""
     X, known = rows.values(), None
     if rows.domains.gaps is not None and np.isnan(X).any():
         known = (~np.isnan(X)).astype(float)
@@ -258,7 +282,12 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
 
 
 def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
-    """Choose the law, and estimate errors, from a sample of rows; all else from all rows."""
+    """Fit from rows that are read again block by block, where confounders are continuous.
+
+    A sample of rows chooses the law and has the standard errors of the maps; scales and offsets are
+    those of all rows. Normal features with equal variances need one pass (products with the columns
+    of the mean); those with weights of rows need several (`fit_in_passes`).
+    """
     X = rows.values()
     if np.isnan(X).any():
         rows, X = rows.complete(X)
@@ -266,7 +295,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     law = law_of(replace(rows, covariates=replace(at, weights=None)), X, fixed, discrete)
     plain = law.frame.at
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
-    alone = law.stacked(X)  # as many rows as there are tell of tails
+    alone = law.stacked(X)  # unweighted rows: tails are tested on as many rows as there are
     may_tail &= shape(alone, solve(alone, fixed))[1]
     vary = may_vary & (not law.noise.empty)
     may_tail = _heavy(alone, fixed, may_tail, vary, law.n_effective)
@@ -299,9 +328,11 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
 
 
 def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> LawFit:
-    """Fit from products with functions of continuous confounders, by levels of domains.
+    """Fit from sums only: products of features with functions of continuous confounders.
 
-    Features that are missing in different rows are fitted apart. Heavy tails need values.
+    Features whose values are missing in different rows are fitted in separate groups. Products do
+    not show tails: a feature with heavy tails is fitted from its binned values if there are some,
+    else as if it were normal, and marked `as_normal`.
     """
     results = []
     for features, known in continuous.parts():
@@ -335,10 +366,12 @@ def law_of_products(
     together: Together,
     reference: int = 1,
 ) -> "tuple[Law, Array]":
-    """Choose what features depend on, given products by (batch, level).
+    """Choose the law from products with functions of the continuous confounders, by cell.
 
-    Return also rows that stand for them, in `units` of means and spreads of batches. `usable`
-    features choose; all move `together`.
+    `known` has the products, `units` the means and spreads of domains, (n_domains, n_features)
+    each. Features that are `usable` choose; `together` says how all of them correlate. Returns the
+    law, and the values of rows that stand for the products (`products.node_rows`), in standard
+    units.
     """
     mean, unit = units
     K, nodes = len(mean), node_rows(known.products)
@@ -355,7 +388,7 @@ def law_of_products(
 def law_of(
     rows: Rows, X: Array, fixed: Array, discrete: Discrete, known: Array | None = None
 ) -> "Law":
-    """Choose what features depend on, given all rows in standard units."""
+    """Choose the law from rows X in standard units; `known` is 0 where a value is missing."""
     where = rows.batch, rows.n_batches
     subjects = Subjects.of(rows.groups, rows.bridge, *where)
     frame = Frame(rows.covariates, *where, rows.reference, subjects)
@@ -370,14 +403,15 @@ def law_of(
 
 @dataclass(frozen=True)
 class Frame:
-    """What is known of rows beside their features."""
+    """What is known of rows beside their features: confounders, domain, subject."""
 
-    at: Covariates
-    batch: Array
+    at: Covariates  # the confounders
+    batch: Array  # (n_rows,): the number of the domain
     n_batches: int
     reference: int
     subjects: Subjects | None = None
-    # of rows that stand for products: their functions, and how all features move together
+    # if rows stand for products: functions with which these were taken; correlations of all
+    # features
     basis: RangeBasis | None = None
     together: Together | None = None
 
@@ -387,17 +421,25 @@ class Frame:
         return replace(self, at=self.at.take(rows), batch=self.batch[rows], subjects=subjects)
 
     def columns(self, design: Design) -> tuple[Array, Array]:
-        """Return the columns of confounders and batches, and their penalties."""
+        """Return the columns of the mean, (n_rows, n_columns), and the penalty of each.
+
+        The last columns are indicators of all domains but the reference; their coefficients are
+        offsets.
+        """
         U, penalty = design.columns(self.at)
         if self.subjects is not None and self.subjects.is_free.any():
-            # a sample's own level stands for its confounders
+            # a bridge sample has a free level, which explains all that its confounders could
             U[self.subjects.is_free[self.subjects.code]] = 0.0
             U, penalty = U[:, (kept := independent(U))], penalty[kept]
         dummies = self.batch[:, None] == np.delete(np.arange(self.n_batches), self.reference)
         return np.column_stack([U, dummies]), np.append(penalty, np.zeros(dummies.shape[1]))
 
     def sample(self, most_rows: int) -> Array:
-        """Return rows that choose the design: evenly taken by value from every batch."""
+        """Return the numbers of at most `most_rows` rows, as many of each domain as possible.
+
+        They are evenly spaced in the order of confounders. All rows that share a subject are among
+        them.
+        """
         n, K = len(self.batch), self.n_batches
         together = np.zeros(0, dtype=np.intp) if self.subjects is None else self.subjects.rows
         most_rows -= len(together)
@@ -420,7 +462,10 @@ def choose_law(
     n_features: int,
     known: Array | None = None,
 ) -> "Law":
-    """Choose what features depend on; if some of many rows tell of no noise model, from these."""
+    """Choose the law from a sample of rows; from all rows if the sample shows unequal variances.
+
+    X has the features that choose, `n_features` is the number of all features.
+    """
     every, some = np.arange(len(X)), frame.sample(MANY_ROWS)
     for rows in (some, every):
         part = None if known is None else known[rows]
@@ -433,31 +478,34 @@ def choose_law(
 
 
 class Law:
-    """What mean and variance depend on, and how alike subjects are, chosen on some features."""
+    """What mean and variance depend on, and how alike rows of a subject are, for all features."""
 
     def __init__(
         self, X: Array, frame: Frame, fixed: Array, usable: Array, known: Array | None
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
-        self.shares: Array | None = None  # of features with each ratio of variances of subjects
+        self.shares: Array | None = None  # prior of features' ratios, on a grid (`ratios`)
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision, self.blocks = np.ones(len(X)), dict[str, tuple[Block, Array]]()
         self.X = _winsorised(self.stacked(X, known), fixed)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the report says of it."""
+        """What the report says of the law: columns of the mean and of the variance."""
         variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
         return {"mean": [block.name for block in self.design.blocks], "variance": variance}
 
     def without_rows(self) -> "Law":
-        """Drop the values that chose it."""
+        """Drop the rows that chose the law, so that keeping it takes little memory."""
         self.X, self.precision, self.blocks = np.empty((0, 0)), np.empty(0), {}
         return self
 
     def choose(self, n_features: int) -> None:
-        """Choose the design, the ratio of variances of subjects and the noise in turn."""
+        """Choose mean, ratio of subjects' variances and variance in turn, each given the others.
+
+        The mean is chosen again if subjects or unequal variances are found.
+        """
         for turn in range(2 if self.frame.subjects is None else 3):
             before = self.rho
             self._choose_mean()
@@ -468,7 +516,7 @@ class Law:
         self.n_effective = self.together.number_of(n_features)
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
-        """Return rows with what they depend on."""
+        """Return rows of features X with the columns, variances and subjects of this law."""
         frame, at = self.frame, self.frame.at
         U, penalty = frame.columns(self.design)
         counts, noise = at.counts[:, None] * (1.0 if known is None else known), self.noise
@@ -481,7 +529,7 @@ class Law:
     def with_kurtosis(
         self, known: Continuous, units: tuple[Array, Array], kurtosis: Array
     ) -> Stacked:
-        """Return rows that stand for products, with residuals of some kurtosis."""
+        """Return rows that stand for products, with residuals of the given kurtosis by feature."""
         nodes, batch = node_rows(known.products, kurtosis), self.frame.batch
         X = (nodes.X - units[0][batch]) / units[1][batch]
         return self.stacked(X, nodes.counts / self.frame.at.counts[:, None])
@@ -489,7 +537,11 @@ class Law:
     def of_values(
         self, known: Continuous, j: int, X: Array, counts: Array, group: Array, unit: Array
     ) -> Stacked:
-        """Return rows that stand for values of one feature in units, without groups' curves."""
+        """Return rows that stand for feature j, from its values X less curves of confounders.
+
+        Values are binned. Each is combined with points that have the cell's products of columns
+        (`value_rows`).
+        """
         K, L, robust = self.frame.n_batches, self.frame.at.n_categories, known.robust[j]
         counts = counts * (robust.count[group] > 0)[:, None]
         nodes = value_rows(robust, X, counts, group, unit[group // L][:, [j]])
@@ -502,6 +554,7 @@ class Law:
         )
 
     def _choose_mean(self) -> None:
+        """Choose the columns of the mean on a sample of rows, then the ratio of subjects."""
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
@@ -514,7 +567,10 @@ class Law:
             self._choose_ratio()
 
     def _choose_ratio(self) -> None:
-        """Choose the ratio of variances that features have in common, and how far theirs differ."""
+        """Choose the ratio of variances between and within subjects, and the scales, in turn.
+
+        First one ratio for all features, then how far ratios of single features spread around it.
+        """
         for _ in range(_RATIO_STEPS):
             before, at = self.rho, self.stacked(self.X, self.known)
             value = ratio_likelihoods(at, self.fixed, self.precision[:, None])
@@ -524,7 +580,7 @@ class Law:
         self.shares = ratio_shares(value, self.n_effective)
 
     def with_ratios(self, at: Stacked, fixed: Array) -> Stacked:
-        """Return rows with the ratio of variances of subjects of each feature."""
+        """Return the rows with a ratio of subjects' variances for each feature (posterior mean)."""
         if at.subjects is None or self.shares is None:
             return at
         w = self.precision[:, None] if len(self.precision) == len(at.X) else None
@@ -549,7 +605,7 @@ class Law:
             return False
         square = square[:, self.usable]
         pooled = min(self.n_effective, float(self.usable.sum()))
-        if self.frame.basis is not None:  # whose rows tell of variances by level alone
+        if self.frame.basis is not None:  # products hold variances by level, not by z
             at = replace(at, Z=at.Z[:, :0])
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
         if noise.empty:
@@ -560,7 +616,11 @@ class Law:
 
 
 def _winsorised(at: Stacked, fixed: Array) -> Array:
-    """Return features with heavy tails cut at 5 robust standard deviations of their residuals."""
+    """Return X with outliers cut, in features with heavy tails only.
+
+    Residuals are cut at 5 robust standard deviations (median absolute deviation / 0.6745) from the
+    domain's median. So outliers do not choose columns.
+    """
     found, X = solve(at, fixed), at.X.copy()
     heavy = np.flatnonzero(shape(at, found)[1])
     for b, rows in enumerate(at.rows):
@@ -581,7 +641,11 @@ def _in_units(
     together: Together,
     facts: dict[str, Any],
 ) -> LawFit:
-    """Return maps in the users' units; scales that are fixed are one there, and known."""
+    """Return maps in the users' units, from maps between standard units of domains.
+
+    With means M and units u of domains, g(x) = M_r + u_r h((x - M_b) / u_b). Scales that were fixed
+    are 1 in users' units and have no error.
+    """
     others = np.delete(np.arange(rows.n_batches), rows.reference)
     mean, own, to = rows.mean.T[:, others], rows.unit.T[:, others], rows.unit[rows.reference]
     to, free = to[:, None], np.isnan(fixed[:, others])
@@ -605,5 +669,6 @@ def _in_units(
 
 
 def _parts(features: Array, n_rows: int, n_values: int = FEATURE_VALUES) -> list[Array]:
+    """Split numbers of features into groups of about `n_values` values, at least 8 a group."""
     size = max(8, n_values // max(n_rows, 1))
     return [features[i : i + size] for i in range(0, len(features), size)]

@@ -1,9 +1,10 @@
 r"""Maps of domains to the reference and covariances of their errors, given a fitted law.
 
-In u = log s the second derivatives of the pooled likelihood (`stacked`) are
-:math:`s_b Q_{bc} s_c / \sigma^2 + diag(n) - 2 n n' / \sum n`; without row and column of the
-reference their inverse is the covariance of log-scales, along chains of domains as well. Two
-domains have a closed form, and errors of a sandwich (`weights.errors`).
+In u = log s the second derivatives of minus the pooled log-likelihood (`stacked`) are :math:`s_b
+Q_{bc} s_c / \sigma^2 + diag(n) - 2 n n' / \sum n`. Its inverse, without row and column of the
+reference, is the covariance of the log-scales; it includes errors along chains of domains that are
+linked only through others. Two domains have a closed form, and a sandwich estimate of the errors
+(`weights.errors`).
 """
 
 import numpy as np
@@ -15,11 +16,11 @@ from condokit.law.weights import SANDWICH_ROWS, errors, rows_together, shape
 
 
 def maps_of(at: Stacked, found: Found) -> Maps:
-    """Return maps and the covariances of their errors, in units of the domains."""
+    """Return maps and the covariances of their errors, in the standard units of the domains."""
     s, red, others = found.s, found.reduced, at.others
     two = at.n_batches == 2
     centre, image, cov_log, cov_image, both = (_of_two if two else _of_many)(at, found)
-    # of each domain, all others being given
+    # of each domain, all others being given: R = rest + 2 s_b product + s_b^2 square
     whole = np.einsum("dbc,dc->db", red.Q, s)
     square = np.einsum("dbb->db", red.Q)[:, others]
     product = whole[:, others] - square * s[:, others]
@@ -44,7 +45,10 @@ def maps_of(at: Stacked, found: Found) -> Maps:
 
 
 def _of_two(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Array]:
-    """Return centres, images, and their covariances, that with log-scales being of skewed data."""
+    """Return centre, image, variances of log-scale and of image, and their covariance.
+
+    The covariance is nonzero for skewed residuals only.
+    """
     T, q = found.reduced.T[:, -1], at.others[0]
     V, V_image, both = (np.broadcast_to(one, len(found.s)) for one in errors(at, found, q))
     points = T[q][:, None], -T[at.reference][:, None]
@@ -55,10 +59,13 @@ def _of_many(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Arr
     r"""Return centres, images, and the covariances of log-scales and of images.
 
     The image of c in domain b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
-    :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
-    given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply
-    the variance of log-scales by (kurtosis - 1) / 2 to the power of dof / (dof + 40), or those of t
-    with nu degrees of freedom by (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
+    :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`. Its covariance is J cov(u) J' plus
+    :math:`\sigma^2 B`, that at given scales. The centre c is where the image is uncorrelated with
+    the scale of b.
+
+    Residuals that are not normal multiply the variance of log-scales by (kurtosis - 1) / 2 to the
+    power of dof / (dof + 40); those of t with nu degrees of freedom multiply it by (nu + 3) / nu,
+    and that of offsets by (nu + 3) / (nu + 1).
     """
     s, red, n, dof = found.s, found.reduced, found.n_eff, found.dof
     K, others = at.n_batches, at.others
@@ -72,7 +79,7 @@ def _of_many(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Arr
     factor, widen_image = factor * together[0], widen * together[1]
     cov = np.linalg.inv(H[free] + 1e-9 * n.min() * np.eye(K - 1)) * factor[:, None, None]
     own = np.arange(K - 1)
-    # too few rows for a curvature: as of scales that are estimated alone
+    # too few rows for a positive curvature: log-scales as if each domain were alone
     alone = 0.5 * np.eye(K - 1) / n[:, others, None] + 0.5 / n[:, [at.reference], None]
     unsure = ~(cov[:, own, own] > 0).all(axis=1)
     cov = np.where(unsure[:, None, None], alone * factor[:, None, None], cov)
@@ -89,7 +96,10 @@ def _of_many(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Arr
 
 
 def _together(at: Stacked, found: Found) -> Array:
-    """Return by how much variances of log-scales and images are larger for rows of subjects."""
+    """Return the factors by which rows of subjects increase the variances, (2, n_features).
+
+    The first is that of log-scales, the second that of images; see `rows_together`.
+    """
     if at.subjects is None:
         return np.ones((2, len(found.s)))
     root = np.sqrt(found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v))

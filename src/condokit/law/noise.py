@@ -12,11 +12,11 @@ from condokit.data.covariates import Covariates
 from condokit.law.design import NOISE_KNOTS, spline
 from condokit.summaries.moments import share_levels as share_levels
 
-NOISE_EVIDENCE = 2.0
+NOISE_EVIDENCE = 2.0  # nats that a block must gain, beside log(n_effective) / 2
 
 
 def weighted(weights: Array, values: Array) -> Array:
-    """Return sums over rows; weights have the shape (n_rows, 1) or that of the values."""
+    """Return weighted sums over rows; weights have the shape (n_rows, 1) or that of the values."""
     if weights.shape[1] == 1:
         return np.asarray(weights[:, 0] @ values)
     return np.einsum("nd,nd->d", weights, values)
@@ -24,21 +24,21 @@ def weighted(weights: Array, values: Array) -> Array:
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """log v = effect of the level + columns @ coefficients; both shrunk.
+    """The log-variance of rows, log v = effect of the level + columns @ coefficients.
 
-    `prior` is the prior variance of each column's coefficient.
+    Effects and coefficients are both shrunk.
     """
 
-    category: Array
+    category: Array  # (n_rows,): the level of each row
     n_categories: int
-    levels: bool
-    columns: Array
-    prior: Array
+    levels: bool  # whether levels have variances of their own
+    columns: Array  # (n_rows, n_columns)
+    prior: Array  # (n_columns,): prior variance of each coefficient
     names: tuple[str, ...] = ()
 
     @classmethod
     def of_levels(cls, category: Array, n_categories: int, levels: bool) -> "NoiseModel":
-        """Return the model with variances of levels alone, or one with equal variances."""
+        """Return the model with variances by level only, or with equal ones without `levels`."""
         none = np.zeros((len(category), 0))
         return cls(category, n_categories, levels, none, np.zeros(0))
 
@@ -53,6 +53,7 @@ class NoiseModel:
 
     @cached_property
     def _cells(self) -> Any:
+        """The sparse matrix that sums rows by level."""
         return sums_of(self.category, self.n_categories)
 
 
@@ -66,13 +67,14 @@ def choose_noise(
 ) -> NoiseModel:
     r"""Choose what the variance depends on, by score evidence pooled over features.
 
-    `squares` are standardised squared residuals; :math:`u = r^2 - 1` over its standard deviation is
-    regressed on each continuous column, then on its spline: with eigenvalues l and turned scores c
-    of a block the evidence at share t is
-    :math:`\tfrac12 \sum c^2 t / (1 + t l) - \tfrac12 \sum \log(1 + t l)`.
+    `squares`, (n_rows, n_features), are standardised squared residuals; :math:`u = r^2 - 1` over
+    its standard deviation is regressed on each continuous column, then on its spline. For a block
+    of columns V with eigenvalues l of V'V and scores c = V'u along its eigenvectors, the evidence
+    at share t is :math:`\tfrac12 \sum c^2 t / (1 + t l) - \tfrac12 \sum \log(1 + t l)`. The best
+    block enters, at most 4 in turn.
     """
     n, p = at.Z.shape
-    u = np.clip(squares - 1, -1, 15)
+    u = np.clip(squares - 1, -1, 15)  # one outlier must not decide
     model = NoiseModel.of_levels(at.category, at.n_categories, levels)
     if levels:
         u = u - (model.group(u) / np.maximum(model.group(np.ones((n, 1))), 1))[at.category]
@@ -129,9 +131,12 @@ def choose_noise(
 def renew_noise(
     noise: NoiseModel, squares: Array, gamma: Array, weights: Array, h: Array, n_effective: float
 ) -> tuple[Array, Array, float]:
-    """Renew the log-variances from weighted squared residuals over s2 (with v still in them).
+    """Renew the log-variances, one step for levels and columns; return also the coefficients.
 
-    Coefficients of columns are pulled towards those that the features have in common.
+    `squares` are weighted squared residuals over sigma2 that are not yet divided by v; `gamma` are
+    the coefficients of columns, (n_columns, n_features), which are pulled towards their mean over
+    features. The third result is the precision of the prior of levels. Log-variances have a
+    weighted mean of 0, since sigma2 has the level.
     """
     n, d = squares.shape
     level = np.zeros((noise.n_categories, d))
@@ -144,6 +149,7 @@ def renew_noise(
     if noise.columns.shape[1]:
         own = level[noise.category] if noise.levels else 0.0
         columns = noise.columns * weights.mean(axis=1, keepdims=True)
+        # a normal residual has the information 1/2 on its log-variance
         A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
         u = squares * np.exp(-curve - own)
         middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
@@ -161,7 +167,7 @@ def renew_noise(
 def common_noise(
     noise: NoiseModel, squares: Array, weights: Array, h: Array, n_effective: float
 ) -> Array:
-    """Return the log-variance that the features have in common."""
+    """Return the log-variance of rows that all features together have, (n_rows,)."""
     mean = np.minimum(squares, 16).mean(1, keepdims=True)
     gamma = np.zeros((noise.columns.shape[1], 1))
     for _ in range(8):
@@ -172,7 +178,13 @@ def common_noise(
 def noise_part(
     curve: Array, wa: Array, r: Array, weights: Array, noise: NoiseModel, precision: float
 ) -> tuple[Array, Array]:
-    """Return the multiple of t taken off each row's score, and what H loses, for the variance."""
+    """Return what the log-variance takes from the score of the log-scale, and from its curvature.
+
+    Let P be the columns of the log-variance, levels included, and `ka`, `kr` each row's second
+    derivative by log-scale and log-variance, and by log-variance alone. With a = (P'kr P + prior
+    precision)^-1 P'ka these are P a, the multiple of t by row, and (P'ka)'a. Levels are eliminated
+    first, since there can be many.
+    """
     n, d = r.shape
     ka, kr = 0.5 * curve * wa, 0.25 * curve * r * weights
     if noise.empty:

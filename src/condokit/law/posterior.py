@@ -1,39 +1,43 @@
-r"""Posterior of diagonal maps: whether devices differ at all, by a shift or also a scale, how far.
+r"""Posterior of diagonal maps: whether devices differ, by a shift or also a scale, and how much.
 
 Scale and image of a feature are uncorrelated at the centre x0, so a map is two numbers: the
 log-scale u = log m, and the shift at x0 in residual standard deviations,
-:math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
+:math:`\delta = (g(x_0) - x_0) / s`. Three levels of hypotheses are averaged by their marginal
+likelihoods:
 
-- a device is the same as the reference (probability .7), is shifted, has another scale, or both,
-  and effects have sizes :math:`\tau_\delta` and :math:`\tau_u` that features share: one table of
-  prior probabilities, in which scales go with shifts. Devices that replace each other shift by up
-  to about 3 residual standard deviations and rarely have another scale; those that are farther
-  apart are in other units or gains, with scales of about :math:`\tau_\delta / 4`;
-- if it differs, so do all of its features or one in ten: log-scales are normal around 0, shifts
-  have a t distribution with 3 degrees of freedom;
-- a shift is normal around its estimate. A log-scale has the profile likelihood of its map, tempered
-  so that its curvature at the maximum is 1 / V, or a normal one where no likelihood is known.
+- Devices. A device is the same as the reference (probability .7), is shifted, has another scale,
+  or both. Effects have sizes (prior standard deviations) :math:`\tau_\delta` and :math:`\tau_u`
+  that features share. One table has the prior probabilities of all pairs of sizes, since scales go
+  with shifts: devices that replace each other shift by up to about 3 residual standard deviations
+  and rarely have another scale; devices that are farther apart have other units or gains, with
+  scales of about :math:`\tau_\delta / 4`.
+- Features. If a device differs, either all of its features do or one in ten. Log-scales are normal
+  around 0; shifts have a t distribution with 3 degrees of freedom.
+- Estimates. A shift is normal around its estimate. A log-scale has the profile likelihood of its
+  map, tempered so that its curvature at the maximum is 1 / V; where no likelihood is known it is
+  normal.
 
-Features are correlated, so d of them are evidence of `n_effective` independent ones: the logarithm
-of their likelihood is multiplied by n_effective / d. What features have in common can be noise, but
-their differences are not: log-scales that differ are more evidence than that, and they may lie
-around one gain (`_differences`). Shifts of sums of features that hardly vary are precise, and tell
-whether there is any (`_Effects._along`).
+Features are correlated, so d of them are the evidence of `n_effective` independent ones: the
+logarithm of their likelihood is multiplied by n_effective / d. An effect that features have in
+common can be an error that they share, but differences between features cannot. So log-scales that
+differ are more evidence than that, and they may lie around one common gain (`_differences`). Sums
+of features that hardly vary have precise shifts, and are further evidence of a difference
+(`_Effects._along`).
 
 **Several devices.** Differences from the reference have errors of covariance S, and contain the
-reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of other
-devices, :math:`A = (S + diag(\tau^2) + \tau_r^2 1 1')^{-1}`, and given the others, :math:`d_b` is
-:math:`o_b` beside a normal error,
+reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of the
+other devices, :math:`A = (S + diag(\tau^2) + \tau_r^2 1 1')^{-1}`, what is left of :math:`d_b`
+given the others is :math:`o_b` plus a normal error,
 
 .. math:: x_b = (A d)_b / A_{bb}, \quad c_b = 1 / A_{bb} - \tau_b^2,
 
-which is the problem of one device. Devices are gone through in turn, a few times; each begins with
-what is usual and with what was found of the others. Two domains are one device and a reference
-without an effect of its own: x = d and c = S.
+with c the variance of that error. This is the problem of one device. Devices are gone through in
+turn, a few times; the prior of each is the usual table and what was found for the other devices.
+Two domains are one device and a reference without an effect of its own: x = d and c = S.
 
-A scale whose 95% interval lies outside [1/3, 3] is not pulled towards one: it is a matter of units.
-It is pulled towards the power of ten that explains it, thousands first; if none does, neither scale
-nor shift is pulled.
+**Units.** A scale whose 95% interval lies outside [1/3, 3] is not pulled towards one: it is a
+matter of units. It is pulled towards the power of ten that explains it, thousands first; if none
+does, neither scale nor shift is pulled.
 """
 
 from dataclasses import dataclass, replace
@@ -50,61 +54,63 @@ from condokit.solvers.solution import Solution, joint_number
 
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _PURE = 0.125  # and if so, that it has another scale and no shift
-_SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])
+_SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])  # in residual sd
+# prior probabilities of these sizes
 _SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])
 _LOG_SHIFTS = np.log(_SHIFT_WEIGHTS)
-_SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside such shifts
-_SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
-# sizes of scales are a share of those of shifts, within a factor, or may be any with this chance
+_SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside each size
+_SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])  # sizes of log-scales
+# log sizes of scales are normal around the log of this share of the shift's size, with this sd;
+# with this probability all sizes are equally likely
 _SCALE_OF_SHIFT, _LOG_FACTOR, _ANY_SIZE = 0.25, 0.7, 0.1
 _GAIN = 0.25  # probability that log-scales of all features lie around one gain,
 _GAIN_SD = 0.3  # and the standard deviation of its logarithm
-_REST = 4.0  # as how many times the number of independent features differences of scales count
-_SHARES = np.array([0.1, 1.0])  # of features that differ,
-_SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
-_SUMS = (0.1, 0.5)  # of sums of features that move together, likewise
-_LARGEST_RATIO = 3.0  # scales whose interval lies beyond this, or below its inverse, keep all
-_UNIT_TOLERANCE = float(np.log(1.5))  # of a power of ten that may be a change of units
-_FEWEST_ROWS = 8.0  # of the query, below which features must agree on units
-_MANY_ROWS = 1e6  # where no likelihood is known: intervals are normal
+_REST = 4.0  # differences of scales are worth this times the effective number of features
+_SHARES = np.array([0.1, 1.0])  # of features that differ, if a device does,
+_SHARE_WEIGHTS = np.array([0.2, 0.8])  # and their prior probabilities
+_SUMS = (0.1, 0.5)  # the same for sums of features
+_LARGEST_RATIO = 3.0  # scales whose interval lies beyond it, or its inverse, are not pulled to 1
+_UNIT_TOLERANCE = float(np.log(1.5))  # log distance from a power of ten, at most
+_FEWEST_ROWS = 8.0  # effective query rows below which intervals allow for the number of features
+_MANY_ROWS = 1e6  # used where no likelihood is known, so that intervals are normal
 _T_DEGREES = 3.0
-_T_NODES = 6
-_BEYOND = 25.0  # residual standard deviations
+_T_NODES = 6  # normal distributions whose mixture stands for t
+_BEYOND = 25.0  # residual standard deviations beyond which that mixture is no t any more
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-_ROUNDS = 6  # in which several devices are gone through
-_MOST_FEATURES = 2000  # that tell what several devices are like
-_PSEUDO_DEVICES = 2.0  # for which what is usual counts, beside other devices
-_FREE = 1e6  # prior variance of effects that are not pulled, in that of their error
+_ROUNDS = 6  # passes over several devices
+_MOST_FEATURES = 2000  # of which a subset decides how several devices differ
+_PSEUDO_DEVICES = 2.0  # devices for which the usual table counts, beside what other devices show
+_FREE = 1e6  # prior variance of effects that are not pulled, relative to their error's
 
 
 @dataclass(frozen=True)
 class Maps:
-    r"""Maps x to r + m (x - c) of k devices to a reference, and covariances of errors.
+    r"""Maps x to r + m (x - c) of k devices to a reference, and covariances of their errors.
 
-    The profile likelihood of u = log m is
+    The log profile likelihood of u = log m is
     :math:`n u - \tfrac{dof}{2} \log(G_{00} + 2 e^u G_{01} + e^{2u} G_{11})`. Arrays have the shape
-    (n_features, k) and more axes.
+    (n_features, k), further axes after that, or the shape that is given.
     """
 
-    scale: Array
-    centre: Array  # where the image is learned independently of the scale
+    scale: Array  # m
+    centre: Array  # c, where errors of image and scale are uncorrelated
     image: Array
-    cov_log: Array  # (n_features, k, k): of log-scales
-    cov_image: Array
+    cov_log: Array  # (n_features, k, k): errors of log-scales
+    cov_image: Array  # (n_features, k, k): errors of images
     sd: Array  # (n_features,): of residuals
-    n_effective: float  # as how many independent features these count
+    n_effective: float  # effective number of independent features
     dof: Any = None  # (n_features,); None if no likelihood is known
-    n_eff: Any = None  # n, the rows of a device that inform on its scale
+    n_eff: Any = None  # n, the rows of a device that inform on its scale: less their leverage
     profile: Any = None  # (n_features, k, 3): G00, G01 and G11
-    # covariances of log-scale and image that skewed data leave; degrees of freedom of residuals
+    # (n_features, k): covariances of log-scale and image, nonzero for skewed residuals
     cov_both: Any = None
-    nu: Any = None  # (n_features,)
-    # (n_features, n_directions): sums of residuals of sd one that have variance one, independent
+    nu: Any = None  # (n_features,): degrees of freedom of residuals
+    # (n_features, n_directions): weights of independent sums of residuals, of variance one each
     directions: Any = None
 
     @classmethod
     def joined(cls, parts: "list[Maps]", order: Any = slice(None)) -> "Maps":
-        """Put blocks of features together, each array being known, and order them."""
+        """Join blocks of features whose arrays are all known, and put them in the given order."""
         arrays = {}
         for name in _MAP_ARRAYS:
             tables = [getattr(part, name) for part in parts]
@@ -115,7 +121,7 @@ class Maps:
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
     def put(self, features: Array, other: "Maps", keeps_errors: bool = False) -> None:
-        """Write other maps of some features over these, but for their errors if those are kept."""
+        """Overwrite the maps of some features; with `keeps_errors` all but their covariances."""
         for name in _MAP_ARRAYS:
             if not (keeps_errors and name.startswith("cov_")):
                 getattr(self, name)[features] = getattr(other, name)
@@ -129,25 +135,26 @@ _MAP_ARRAYS = (
 
 @dataclass(frozen=True)
 class Posterior:
-    """Means and variances of log-scales and images, (n_features, k), and what devices differ by."""
+    """Means and variances of log-scales and images, (n_features, k), and how devices differ."""
 
     log_scale: Array
     image: Array
     var_log: Array
     var_image: Array
-    other_units: Array  # scales with intervals outside [1/3, 3], those of all features together
-    differs: Array  # (k,): probability that there is anything to correct,
-    scaled: Array  # (k,): and that it is not only a shift
+    # (n_features, k): intervals of scales outside [1/3, 3], all features together
+    other_units: Array
+    differs: Array  # (k,): probability that a device differs at all,
+    scaled: Array  # (k,): and that a shift is not enough
 
 
 def posterior(
     solution: Solution, unit: Array, together: Together | None = None
 ) -> tuple[Solution, Posterior]:
-    """Pull scale and shift of every feature as far as all features advise.
+    """Shrink scale and shift of every feature by the evidence of all features; two domains.
 
-    `unit` is the residual standard deviation of the reference, where no likelihood is known, and
-    features move `together` there, or are independent. The result has standard deviations of the
-    posterior in place of standard errors.
+    Where no likelihood is known, `unit` is the reference's residual standard deviation,
+    (n_features,), and `together` says how features correlate (None: not at all). The result has
+    posterior standard deviations in place of standard errors.
     """
     known, d = solution.evidence, len(unit)
     number, directions = float(d), None
@@ -181,11 +188,11 @@ def posterior(
 
 
 def posterior_of(maps: Maps) -> Posterior:
-    """Pull scales and shifts of all devices and features as far as all of them advise."""
+    """Shrink scales and shifts of all devices and features by the evidence of all of them."""
     log_m, sd = np.log(maps.scale), maps.sd[:, None]
     power, no_pull = _units(maps, 0.025)
     ratio, ten = 10.0**power, power * np.log(10.0)
-    # the shift at x0, against the unit's own zero
+    # the shift at x0, in the units that the power of ten suggests
     shift = (maps.image - ratio * maps.centre) / sd
     errors = maps.cov_image / sd[:, :, None] ** 2
     shifts = _Effects(shift, errors, ~no_pull, _SHIFTS, maps.directions)
@@ -194,7 +201,7 @@ def posterior_of(maps: Maps) -> Posterior:
     number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
     prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
-    if k > 1 and d > 2 * _MOST_FEATURES:  # some of many tell what devices are like
+    if k > 1 and d > 2 * _MOST_FEATURES:  # a subset decides how devices differ
         few = subsample(d, _MOST_FEATURES)
         some, n_rounds = (shifts.of(few), scales.of(few)), 2
         for _ in range(_ROUNDS - n_rounds):
@@ -203,7 +210,7 @@ def posterior_of(maps: Maps) -> Posterior:
         chances = _round(kinds, prior, number / d, maps if left == 0 else None)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
-    outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
+    outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))  # for all features together
     differs, scaled = 1 - chances[:k, 0, 0], chances[:k, :, 1:].sum(axis=(1, 2))
     return Posterior(
         u + ten,
@@ -219,9 +226,11 @@ def posterior_of(maps: Maps) -> Posterior:
 def _round(
     kinds: "tuple[_Effects, _Effects]", prior: Array, share: float, maps: Maps | None = None
 ) -> Array:
-    """Go through all devices once; return how likely no shift or one of a size is, and a scale.
+    """Update the effects of all devices once.
 
-    Log-scales have the likelihood of `maps`, or a normal one; features count a `share` each.
+    Returns the posterior probabilities, (n_devices, 1 + n_shift_sizes, 1 + n_scale_sizes), where
+    the first place is no effect. Log-scales have the profile likelihood of `maps`, or a normal one
+    if that is None. Log evidence of each feature is multiplied by `share`.
     """
     shifts, scales = kinds
     for kind in kinds:
@@ -244,11 +253,11 @@ def _round(
 
 
 def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
-    """Return the power of ten of each scale, and which others lie outside [1/3, 3].
+    """Return the power of ten of each scale, and which other scales lie outside [1/3, 3].
 
-    Few query rows make ratios of variances that are skewed: the interval is that of F, scaled to
-    the standard error. Below `_FEWEST_ROWS` it is one for all features together. `chance` is that
-    of either side of the interval.
+    Ratios of variances of few query rows are skewed, so the interval is that of F, scaled to the
+    standard error. Below `_FEWEST_ROWS` effective rows, its level is corrected for the number of
+    features. `chance` is the probability beyond either side of the interval.
     """
     every = np.log(maps.scale)
     power, no_unit = np.zeros(every.shape, dtype=np.int64), np.zeros(every.shape, dtype=np.bool_)
@@ -270,7 +279,7 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
     normal = np.sqrt(0.5 / n + 0.5 / rest)
 
     def reaches(away: Array) -> Array:
-        """Return whether the interval around a log ratio reaches [1/3, 3]."""
+        """Return whether the interval around a log ratio overlaps [1/3, 3]."""
         width = np.where(away > 0, up, down) / normal * se
         width = np.maximum(width, least)
         return np.asarray(np.abs(away) - width <= np.log(_LARGEST_RATIO))
@@ -287,7 +296,7 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
 
 
 def _usual(may_shift: bool, may_scale: bool) -> Array:
-    """Return prior probabilities: no shift or one of a size, by no scale or one of a size."""
+    """Return the table of prior probabilities: no shift or its size, by no scale or its size."""
     away = np.log(_SCALE_SDS / (_SCALE_OF_SHIFT * _SHIFT_SDS)[:, None]) / _LOG_FACTOR
     sizes = np.exp(-0.5 * away**2)
     sizes *= (1 - _ANY_SIZE) / sizes.sum(axis=1, keepdims=True)
@@ -303,32 +312,42 @@ def _usual(may_shift: bool, may_scale: bool) -> Array:
 
 
 def _from_others(start: Array, found: Array) -> Array:
-    """Return what is usual, and what was found of all other devices, as weights for each."""
+    """Return the prior of each device: the usual table and what was found for other devices.
+
+    `start` is the usual table, which counts as two devices, and `found` are the posterior
+    probabilities of all devices, (n_devices, 1 + n_shift_sizes, 1 + n_scale_sizes), as is the
+    result.
+    """
     counts = _PSEUDO_DEVICES * start + found.sum(axis=0) - found
     return np.asarray(counts / counts.sum(axis=(1, 2), keepdims=True))
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What features say of effects of one kind of a device, by their sizes."""
+    """Evidence and moments of one device's effects of one kind, for each size."""
 
-    log_evidence: Array  # (n_sizes,): against none
-    # (3, n_features, n_sizes): means, means of squares, and mean shares of the estimates
+    log_evidence: Array  # (n_sizes,): log Bayes factor against no effect
+    # (3, n_features, n_sizes): posterior means, mean squares, and shares kept of estimates
     moments: Array
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes that effects may have, in the order of their standard deviations."""
+    """Sizes that effects of one kind may have."""
 
     sd: Array
-    usual: float  # what is usual of their squares
-    precision: Array  # of the normal distributions that each is a mixture of
-    noise_in_common: bool = False  # whether features with correlated rows err to the same side
+    usual: float  # prior variance of effects, to begin with
+    precision: Array  # of the normal distributions whose mixture is the prior, for size one
+    noise_in_common: bool = False  # whether errors of correlated features correlate
 
 
 class _Effects:
-    """Effects of one kind, shifts or log-scales, of all devices, the last being the reference."""
+    """Effects of one kind, shifts or log-scales, of all devices; the last device is the reference.
+
+    `estimate` has the shape (n_features, k) and `S`, the covariance of its errors, (n_features, k,
+    k). Only `pulled` effects are shrunk. `tau2` are present prior variances; `x` and `c` the
+    estimates and error variances of each device given the others.
+    """
 
     def __init__(
         self, estimate: Array, S: Array, pulled: Array, sizes: _Sizes, directions: Any = None
@@ -343,13 +362,19 @@ class _Effects:
         self.free = (_FREE * self.var + 1) * ~self.pulled
 
     def of(self, features: Array) -> "_Effects":
-        """Return some of the features, of which nothing was found yet."""
+        """Return the effects of some features, as at the beginning."""
         some = None if self.directions is None else self.directions[features]
         own = self.d[features], self.S[features], self.pulled[features]
         return _Effects(*own, self.sizes, some)
 
     def consider_others(self) -> None:
-        """Find what is left of each device's differences, given those of the others."""
+        """Update x and c: each device's effect estimated given those of the others.
+
+        The reference's effect moves all differences at once, so it is estimated by minus their
+        weighted mean, x_r. A posterior difference contains it: `moved` is the part that is known
+        apart from x_b, `passed` the share of x_b that belongs to it, and `rest` its remaining
+        variance.
+        """
         k = self.d.shape[1]
         if k == 1:
             return
@@ -362,7 +387,6 @@ class _Effects:
         sums, precision = A.sum(2), np.einsum("dbb->db", A)
         self.x = np.einsum("dbc,dc->db", A, self.d) / precision
         self.c = np.maximum(1 / precision - own, 1e-9 * self.var + 1e-300)
-        # the reference's effect, of which x_b tells the share `passed`, and what is left unknown
         there = reference * np.einsum("db,db->d", sums, self.d)
         gain = reference[:, None] * sums
         self.moved = there[:, None] - gain * self.x
@@ -373,11 +397,15 @@ class _Effects:
         self.c = np.column_stack([self.c, 1 / information])
 
     def at(self, b: int) -> Array:
-        """Return which features of a device are pulled."""
+        """Return which features of device b are pulled, (n_features,)."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
     def level(self, b: int, share: float, exact: "_ScaleProfile | None" = None) -> _Level:
-        """Return what is found of a device's effects, over how many of its features have any."""
+        """Return evidence and moments of a device's effects, whether in all features or in a few.
+
+        `share` multiplies the log evidence of each feature; `exact` is the profile likelihood, if
+        known.
+        """
         at, n_sizes = self.at(b), len(self.sizes.sd)
         moments = np.zeros((3, len(self.d), n_sizes))
         if not at.any():
@@ -390,7 +418,7 @@ class _Effects:
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
         each, total, found = np.array([mean, square, kept]), [], []
         for part, weight in zip(_SHARES, several):
-            either, own = log, each
+            either, own = log, each  # evidence of an effect with probability `part`
             if part < 1:
                 either = np.logaddexp(np.log(part) + log, np.log(1 - part))
                 own = np.exp(np.log(part) + log - either) * each
@@ -406,10 +434,12 @@ class _Effects:
         return _Level(evidence + self._along(x, c, at, share, evidence), moments)
 
     def _along(self, x: Array, c: Array, at: Array, share: float, evidence: Array) -> float:
-        """Return what to add to the `evidence` of all sizes, as sums of features tell of any.
+        """Return what sums of features add to the log `evidence` of all sizes.
 
-        Features that move together tell little one by one. Half of the sums have an effect, or one
-        in ten. Independent features are judged one by one, equal ones by sums: by the `share`.
+        Features that move together show little one by one, while differences between them are
+        precise. Half of the sums have an effect, or one in ten. The result is a mixture: the
+        evidence of single features with probability `share` (n_effective / d, one for independent
+        features), else that of sums.
         """
         use = self.directions
         if use is None or not use.shape[1] or use[~at].any():
@@ -425,13 +455,13 @@ class _Effects:
         return float(np.logaddexp(np.log(share) + single, together) - single)
 
     def learn(self, moments: Array) -> None:
-        """Take over means, mean squares and shares kept of all devices: (3, n_features, .)."""
+        """Store posterior means, mean squares and shares kept, (3, n_features, n_devices)."""
         self.mean, self.square, kept = moments
         kept = np.minimum(kept, 1 - 1e-6)
         self.tau2 = self.c * kept / (1 - kept)
 
     def result(self) -> tuple[Array, Array]:
-        """Return means and variances of differences from the reference."""
+        """Return posterior means and variances of differences from the reference."""
         k = self.d.shape[1]
         mean = self.mean[:, :k]
         variance = np.maximum(self.square[:, :k] - mean**2, 0.0)
@@ -442,7 +472,7 @@ class _Effects:
 
 
 def _t_precisions() -> Array:
-    """Return precisions whose normal distributions make a t: quantiles of its gamma."""
+    """Return precisions of normals whose mixture is nearly a t: quantiles of its gamma."""
     half = _T_DEGREES / 2
     return np.asarray(gammaincinv(half, (np.arange(_T_NODES) + 0.5) / _T_NODES) / half)
 
@@ -452,15 +482,18 @@ _SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1), nois
 
 
 def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Array, Array, Array]:
-    r"""Return evidence of differences between features, and of a gain in common, for each size.
+    r"""Return evidence of differences between features, and of a common gain, for each size.
 
     Errors of log-scales correlate by the squared correlation of features, whose mean is
-    :math:`\rho = (d / n - 1) / (d - 1)` if d features count as n. With :math:`z = x / \sqrt c`,
-    :math:`a = \tau^2 / c` and :math:`a_0` likewise of the gain, the mean of z has the variance
-    :math:`\rho + (1 - \rho + a) / d`, and :math:`a_0` more around a gain; each of the differences
-    from it has :math:`1 - \rho + a`. The evidence is that of the mean and of min(4 n, d - 1)
-    differences. First without a gain, against that of n independent features; then with one, and
-    the moments of effects around it: they are pulled towards the gain, and it towards 0.
+    :math:`\rho = (d / n - 1) / (d - 1)` if d features are worth n. With :math:`z = x / \sqrt c`,
+    :math:`a = \tau^2 / c` and :math:`a_0` the same for the gain, the mean of z has the variance
+    :math:`\rho + (1 - \rho + a) / d`, and :math:`a_0` more if scales lie around a gain. Each
+    difference from the mean has the variance :math:`1 - \rho + a`. The evidence is that of the mean
+    and of min(4 n, d - 1) differences.
+
+    The first result is without a gain, relative to the evidence of n independent features. The
+    second is with a gain, and the third has the moments of effects around it: they are pulled
+    towards the gain, and the gain towards 0.
     """
     d = len(x)
     number = min(number, d)
@@ -469,7 +502,7 @@ def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Arra
     z, precision = x / np.sqrt(c), float(np.mean(1 / c))
 
     def evidence(square: Any, noise: float, effect: Array) -> Array:
-        """Return the logarithm for a square whose mean is the noise, or that and an effect."""
+        """Return the log Bayes factor of an effect, for a square of variance noise without it."""
         more = effect / noise
         return np.asarray(0.5 * (float(square) / noise * more / (1 + more) - np.log1p(more)))
 
@@ -489,7 +522,7 @@ def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Arra
 
 
 def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
-    r"""Return log evidence against none, shares kept and mean squares, (n_features, n_sizes).
+    r"""Return log evidence against no effect, shares kept and mean squares, (n_features, n_sizes).
 
     With an estimate x of variance c and an effect of variance :math:`\tau^2`, the evidence is
     :math:`\sqrt{c / (c + \tau^2)} \exp(\tfrac{x^2}{2 c} \tfrac{\tau^2}{c + \tau^2})`.
@@ -505,7 +538,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
     share = (weight * kept).sum(axis=2)
     square = (weight * (kept * c + (kept * x) ** 2)).sum(axis=2)
     if len(sizes.precision) > 1:
-        # far out the few normals are no t any more: its pull fades as 1 / shift
+        # far out six normals no longer form a t, whose pull fades as 1 / shift
         x, c = x[:, :, 0], c[:, :, 0]
         wide = _T_DEGREES * sizes.sd[-1] ** 2
         faint = 1 - (_T_DEGREES + 1) * c / (wide + x**2)
@@ -523,10 +556,11 @@ class _ScaleProfile:
     b: int
 
     def integrate(self, x: Array, c: Array, sizes: _Sizes, at: Array) -> tuple[Array, Array, Array]:
-        """Return what `_normal` does with mean effects; x is how far the maximum is from none.
+        """Return what `_normal` does, but for mean effects in place of shares.
 
-        Integrals are by Gauss-Hermite nodes of the product of prior and a normal likelihood, each
-        weighted by the ratio of the true product to that normal.
+        `x` is the distance of the maximum from no effect. Integrals use the Gauss-Hermite nodes of
+        prior times a normal likelihood, each weighted by the ratio of the true likelihood to the
+        normal one.
         """
         u0, node = np.log(self.maps.scale[at, self.b]), _NODES
         log_weight = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum()) + 0.5 * node**2
@@ -544,12 +578,13 @@ class _ScaleProfile:
         return (most[:, :, 0] + np.log(total)).T, first.T, second.T
 
     def _log(self, u: Array, u0: Array, V: Array, at: Array) -> Array:
-        """Return the logarithm of the likelihood at u less that at its maximum u0, tempered."""
+        """Return the tempered log-likelihood at u, less that at its maximum u0."""
         G, dof = np.asarray(self.maps.profile)[at, self.b].T, np.asarray(self.maps.dof)[at]
         n = np.clip(np.asarray(self.maps.n_eff)[at, self.b], 0.25, None)
         n = np.minimum(n, 0.98 * dof)
 
         def log(u: Array, G: Array, n: Array, dof: Array) -> Array:
+            """Return the profile log-likelihood of log-scales u."""
             m = np.exp(np.clip(u, -300, 300))
             return n * u - 0.5 * dof * np.log(np.maximum(G[0] + 2 * m * G[1] + m**2 * G[2], 1e-300))
 

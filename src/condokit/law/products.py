@@ -1,4 +1,4 @@
-r"""Rows that stand for products: as many as there are columns, with the same sums of two factors.
+r"""Rows that stand for products: few rows with the same sums of products as all rows of a group.
 
 For a group of n rows with columns of mean m and covariance :math:`A A'`, and a feature of mean
 :math:`\mu` with coefficients c on :math:`A^{-1} (\phi - m)` and residuals of variance
@@ -9,8 +9,8 @@ and e over three values with mean 0, variance 1 and the kurtosis of residuals. T
 
 with equal shares of n over u have the group's count, means, and all products of two columns or of
 columns and features. So whatever is a function of these (scales, offsets, evidence, variances of
-groups) comes out the same, to rounding, as from all rows. Residuals do not depend on u: errors are
-those of rows whose residuals are alike given their group.
+groups) comes out the same, to rounding, as from all rows. What is lost: residuals do not depend on
+u, so that standard errors are those of rows whose residuals are alike over each group.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,11 @@ class NodeRows:
 
 
 def node_rows(products: GroupedProducts, kurtosis: Array | float = 3.0) -> NodeRows:
-    """Return rows with the same products, and residuals of a kurtosis that features may have."""
+    """Return rows with the same products, whose residuals have the given kurtosis k (by feature).
+
+    The three residuals are -sqrt(k), 0 and sqrt(k), with shares 1/2k, 1 - 1/k and 1/2k: their
+    variance is 1 and their kurtosis k.
+    """
     present = np.flatnonzero(products.count)
     n, r, k = products.count[present], products.n_columns, np.atleast_1d(kurtosis)
     mean, squares = products.mean[present], products.squares[present]
@@ -55,9 +59,10 @@ def node_rows(products: GroupedProducts, kurtosis: Array | float = 3.0) -> NodeR
 def value_rows(
     products: GroupedProducts, X: Array, counts: Array, group: Array, unit: Array
 ) -> NodeRows:
-    """Return rows that stand for values of one feature without the curves of their groups.
+    """Return rows that stand for one feature's values, which lack the curves of confounders.
 
-    Values and rows are in units, shape (n_values, 1), and each value has all corners.
+    `X` and `counts` have the shape (n_values, 1), in standard units, as has `unit`; `group` is that
+    of each value. Each value is repeated at all corners of its group, with the curve added there.
     """
     r = products.n_columns
     A, c, _ = products.roots()
@@ -69,11 +74,13 @@ def value_rows(
 
 
 def residual_kurtosis(stats: GroupedMoments, continuous: Continuous) -> tuple[Array, Array]:
-    r"""Return the kurtosis of residuals, and which features have heavier tails than the normal.
+    """Return the kurtosis of residuals, (n_features,), and which features have heavy tails.
 
-    Cumulants of features less those of their curves, pooled over groups in which curves explain
-    less than they leave. With variances v of features and s of residuals, that of the excess is
-    about :math:`24 (v / s)^4 / n`: it must be five standard errors and a half.
+    The fourth cumulant of a feature is that of its curve plus that of the residual. So the curve's
+    is subtracted, and the rest is pooled over the groups in which the curve explains less than it
+    leaves. With variances v of the feature and s of residuals, the variance of the excess kurtosis
+    is about :math:`24 (v / s)^4 / n`. Tails are heavy if the excess is beyond five standard errors
+    plus one half.
     """
     left, second, fourth = continuous.cumulants()
     n, used = np.maximum(stats.n, 1.0), (second < left) & (left > SMALLEST**2)
@@ -87,7 +94,11 @@ def residual_kurtosis(stats: GroupedMoments, continuous: Continuous) -> tuple[Ar
 
 
 def unexplained(stats: GroupedMoments, products: GroupedProducts | None) -> Array:
-    """Return products of a few features by group, less what columns explain of these, if known."""
+    """Return products of some features by group, less what known columns explain of them.
+
+    The columns' products may be those of all rows, where those of features are of a sample: they
+    are scaled to its size.
+    """
     together = stats.products
     assert together is not None
     if products is None:

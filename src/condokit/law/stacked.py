@@ -1,11 +1,12 @@
 r"""Pooled likelihood of batches: one law given the confounders, a scale and an offset each.
 
-Per feature, with :math:`x_b` the values of batch b in units of its own and zero elsewhere,
+Per feature, with :math:`x_b` the values of batch b in that batch's standard units and zero in rows
+of other batches,
 
 .. math:: \sum_b s_b x_b = D \theta + \sigma \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
 
-D the functions of the confounders (`design`) and the indicators of all batches but the reference r,
-whose scale is one; v the effect of confounders on the variance. With weights
+where D has the functions of the confounders (`design`) and the indicators of all batches but the
+reference r, whose scale is one, and v is the effect of confounders on the variance. With weights
 :math:`W = diag(w_i / v_i)`, the penalty P of curves, and :math:`B = (D'WD + P)^{-1}`,
 
 .. math::
@@ -14,15 +15,19 @@ whose scale is one; v the effect of confounders on the variance. With weights
 
 .. math:: -\log L = \tfrac{dof}{2} \log s'Qs - \sum_b n_b \log s_b.
 
-It does not change if all scales are multiplied, so its minimum is that of the convex
-:math:`\tfrac12 s'Qs - \sum_b n_b \log s_b`, divided by :math:`s_r`; for two batches it is a root
-(`design.best_scale`). :math:`\theta = \sum_b s_b T_b` with :math:`T_b = B D'W x_b`, and
-:math:`\sigma^2 = s'Qs / dof`. For two batches, the image of :math:`x_0 = T_{qq}`, which is
-:math:`-T_{qr}`, is uncorrelated with the scale.
+The last term is the Jacobian: scales multiply the data. With :math:`N_b` in place of :math:`n_b`
+scales would be biased where strata are small, as variances with divisor N are.
 
-Rows of one subject (`subjects`) have :math:`V^{-1}` in place of W, of all batches together, and
+The value does not change if all scales are multiplied by one factor, so its minimum is that of the
+convex function :math:`\tfrac12 s'Qs - \sum_b n_b \log s_b`, divided by :math:`s_r`; for two batches
+it is the root of a quadratic equation (`design.best_scale`). :math:`\theta = \sum_b s_b T_b` with
+:math:`T_b = B D'W x_b`, and :math:`\sigma^2 = s'Qs / dof`. For two batches, the image of
+:math:`x_0 = T_{qq}`, which is :math:`-T_{qr}`, is uncorrelated with the scale.
+
+Where rows share subjects (`subjects`), :math:`V^{-1}` replaces W for all batches together, and
 :math:`n_b = N_b - \sum_{i \in b} d_i' B (V^{-1} D)_i`, for which the expectation of
-:math:`s_b (Qs)_b` is :math:`n_b \sigma^2`; levels that may be any are columns that are not written.
+:math:`s_b (Qs)_b` is :math:`n_b \sigma^2`. Free levels of bridge samples are like unpenalised
+columns of D, but are eliminated without being written out.
 """
 
 from dataclasses import dataclass, field, replace
@@ -39,31 +44,34 @@ from condokit.law.design import best_scale
 from condokit.law.noise import NoiseModel, weighted
 from condokit.law.subjects import Subjects
 
-FLOOR = 1e-8  # of a variance, relative to the feature's
-LARGEST_LEVERAGE = 0.8
+FLOOR = 1e-8  # smallest residual variance, in that of the feature
+LARGEST_LEVERAGE = 0.8  # leverages are cut here, since residuals are divided by 1 - h
 _NEWTON_STEPS = 60
-_GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
-_SMALLEST = 1e-75  # standard deviation whose fourth power is a number
+_GRAM_VALUES = 1 << 24  # numbers of D'WD by batch and feature that are in memory at a time
+_SMALLEST = 1e-75  # smallest standard deviation whose fourth power is above zero in float64
 
 
 @dataclass(frozen=True)
 class _Levels:
-    """Sums over the rows of pairs of batch and subject, and what levels take off products."""
+    """What the levels of subjects subtract from products of columns.
+
+    The sums are over the rows of a pair of batch and subject. See `subjects` for the formula.
+    """
 
     subjects: Subjects
-    kappa: Array  # (n_subjects, 1 or n_features)
-    w: Array  # (n_pairs, n_features)
-    wD: Array  # (n_pairs, n_columns, n_features)
+    kappa: Array  # (n_subjects, 1 or n_features): share of the mean taken off
+    w: Array  # (n_pairs, n_features): sums of weights
+    wD: Array  # (n_pairs, n_columns, n_features): weighted sums of columns
 
     @cached_property
     def mean(self) -> Array:
-        """The mean of columns by subject."""
+        """The weighted mean of columns by subject, (n_subjects, n_columns, n_features)."""
         total = np.maximum(self.subjects.sums(self.w), 1e-300)[:, None]
         return self.subjects.sums(self.wD) / total
 
     @cached_property
     def gram(self) -> Array:
-        """By how much D_b' (V^-1 D)_b is less than D_b' W D_b, shape (K, n_features, c, c)."""
+        """D_b' W D_b less D_b' (V^-1 D)_b of batches, (K, n_features, n_columns, n_columns)."""
         part = (self.kappa[:, None] * self.mean)[self.subjects.of_pair]
         found = []
         for own in self.subjects.by_batch:
@@ -72,9 +80,9 @@ class _Levels:
         return np.stack(found)
 
     def taken(self, B: Array) -> Array:
-        r"""Return the rows of batches that free levels take, shape (n_features, K).
+        """Return the degrees of freedom that free levels take from each batch, (n_features, K).
 
-        A pair p of weight :math:`w_p`, with the mean d of columns of its subject, takes
+        A pair p of weight :math:`w_p`, with the mean d of columns of its subject g, takes
         :math:`w_p / w_g - (w d)_p' B d + w_p d' B d`.
         """
         who = self.subjects
@@ -89,10 +97,10 @@ class _Levels:
 
 @dataclass
 class Stacked:
-    """Rows of all batches in units of each batch, and what they depend on.
+    """Rows of all batches in standard units of each batch, and what their law depends on.
 
-    Without D, the columns are the levels of the category of `noise`, each with a mean of its own,
-    and batches.
+    Without D, the columns of the mean are one indicator for each level of the category of `noise`,
+    and those of the batches.
     """
 
     X: Array  # (n_rows, n_features)
@@ -101,11 +109,11 @@ class Stacked:
     batch: Array  # (n_rows,)
     n_batches: int
     reference: int
-    counts: Array  # (n_rows, 1 or n_features): how many rows each counts for, 0 if it is not known
+    counts: Array  # (n_rows, 1 or n_features): rows that each stands for; 0 if missing
     noise: NoiseModel  # what the variance depends on
     subjects: Subjects | None = None
-    rho: Array = field(default_factory=lambda: np.zeros(1))  # (1 or n_features,): of subjects
-    kept: dict[str, Any] = field(default_factory=dict)  # what all features share
+    rho: Array = field(default_factory=lambda: np.zeros(1))  # (1 or n_features,): see `subjects`
+    kept: dict[str, Any] = field(default_factory=dict)  # cache of what all features share
 
     def of(self, features: Any) -> "Stacked":
         """Return some of the features."""
@@ -115,41 +123,45 @@ class Stacked:
 
     @cached_property
     def others(self) -> Array:
-        """The batches that are mapped."""
+        """The numbers of the batches that are mapped: all but the reference."""
         return np.delete(np.arange(self.n_batches), self.reference)
 
     @cached_property
     def rows(self) -> list[Any]:
-        """The rows of every batch: slices, where they are in order."""
+        """The rows of every batch: slices if rows are sorted by batch, else their numbers."""
         if (self.batch[1:] >= self.batch[:-1]).all():
             edges = np.searchsorted(self.batch, np.arange(self.n_batches + 1))
             return [slice(a, b) for a, b in zip(edges[:-1], edges[1:])]
         return [np.flatnonzero(self.batch == b) for b in range(self.n_batches)]
 
     def weights(self, precision: Array | None) -> Array:
-        """Return weights of rows whose variances are 1 / `precision`, or equal."""
+        """Return weights of rows whose variances are 1 / `precision`, or equal if that is None."""
         w = self.counts if precision is None else self.counts * precision
         return w if self.subjects is None else self.subjects.lighter(w, self.counts, self.rho)
 
     @cached_property
     def kappa(self) -> Array:
-        """What share of their mean is taken off subjects' products, (n_subjects, 1 or d)."""
+        """The share of their mean that is taken off rows of subjects, (n_subjects, 1 or d)."""
         assert self.subjects is not None
         return self.subjects.kappa(self.counts, self.rho)
 
     def apart(self, values: Array, precision: Array | None) -> Array:
-        """Return values of rows made independent of others of their subjects."""
+        """Return values transformed so that rows of one subject are independent."""
         if self.subjects is None:
             return values
         return self.subjects.apart(values, self.weights(precision), self.counts, self.rho)
 
     def weighed(self, values: Array, precision: Array | None) -> Array:
-        """Return the inverse covariance of rows, which features share, times values."""
+        """Return V^-1 times values, for a covariance that all features share."""
         w = self.weights(precision)
         return w * values if self.subjects is None else self.subjects.inverse(values, w, self.kappa)
 
     def inverses(self, precision: Array | None) -> tuple[Array, Array]:
-        """Return B, shape (1 or n_features, n_columns, n_columns), and N_b - n_b of batches."""
+        """Return B and the degrees of freedom that columns take from batches.
+
+        Their shapes are (1 or n_features, n_columns, n_columns) and (1 or n_features, K); the
+        latter is N_b - n_b.
+        """
         plain = precision is None and self.counts.shape[1] == len(self.rho) == 1
         if "plain" in self.kept and plain:
             return self.kept["plain"]
@@ -177,7 +189,7 @@ class Stacked:
         return found
 
     def _levels(self, w: Array, few: slice) -> "_Levels":
-        """Sum weights and weighted columns over subjects."""
+        """Sum weights and weighted columns over the rows of batches and subjects."""
         who, D = self.subjects, np.asarray(self.D)
         assert who is not None
         kappa = self.kappa if self.kappa.shape[1] == 1 else self.kappa[:, few]
@@ -186,17 +198,17 @@ class Stacked:
 
     @cached_property
     def total(self) -> Array:
-        """How many rows each batch has, shape (1 or n_features, K)."""
+        """How many rows each batch has, shape (1 or n_features, K): N_b."""
         return np.stack([self.counts[rows].sum(0) for rows in self.rows], axis=1)
 
     @cached_property
     def cell(self) -> Array:
-        """The (level, batch) of every row."""
+        """The cell of every row: its level and batch, as one number."""
         return self.noise.category * self.n_batches + self.batch
 
     @cached_property
     def cells(self) -> Any:
-        """The matrix that sums over the rows of cells."""
+        """The sparse matrix (n_cells, n_rows) that sums over the rows of cells."""
         return sums_of(self.cell, self.noise.n_categories * self.n_batches)
 
     def fitted(self, theta: Array) -> Array:
@@ -212,15 +224,16 @@ class Stacked:
 def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Array, Array]:
     r"""Return three values for each group with its first four moments, their counts and groups.
 
-    Values are in units of groups, from their middle. With skewness g and kurtosis k these are the
-    mean and :math:`t_\pm` standard deviations from it, the roots of :math:`t^2 = g t + k - g^2`,
-    with shares :math:`1 - 1 / (k - g^2)` and :math:`\pm 1 / (t_\pm (t_+ - t_-))`: sums of
-    polynomials up to the fourth degree are exact.
+    Values are in units of groups, from their middle, so that groups are fitted from moments as if
+    they were three rows each. With skewness g and kurtosis k the values are the mean and
+    :math:`t_\pm` standard deviations from it, the roots of :math:`t^2 = g t + k - g^2`, with shares
+    :math:`1 - 1 / (k - g^2)` and :math:`\pm 1 / (t_\pm (t_+ - t_-))`: sums of polynomials up to the
+    fourth degree are exact.
     """
     n, sd = ones_for_zeros(stats.n), stats.sd
     own = ones_for_zeros(sd)
     g = stats.third / n / own**3
-    left = np.maximum(stats.fourth / n / own**4 - g**2, 1.0)
+    left = np.maximum(stats.fourth / n / own**4 - g**2, 1.0)  # a kurtosis is at least 1 + g^2
     high = np.abs(g) / 2 + np.sqrt(g**2 / 4 + left)
     high, low = np.where(g < 0, left / high, high), -np.where(g < 0, high, left / high)
     shares = 1 / (high * (high - low)), 1 - 1 / left, -1 / (low * (high - low))
@@ -232,10 +245,10 @@ def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Arr
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left of the likelihood when all but the scales is projected off."""
+    """What remains of the likelihood once all but the scales is projected off."""
 
-    Q: Array  # (n_features, K, K)
-    T: Array  # (K, n_columns, n_features)
+    Q: Array  # (n_features, K, K): products of batches off the columns
+    T: Array  # (K, n_columns, n_features): B D'W x_b, coefficients of each batch
     link: Array  # (K - 1, n_columns, 1 or n_features): the columns of B for batches
     n_eff: Array  # (1 or n_features, K)
     h: Array  # (n_rows, 1 or n_features): leverages
@@ -248,12 +261,15 @@ class Reduced:
 
     @property
     def dof(self) -> Array:
-        """Rows less unpenalised columns."""
+        """Rows less unpenalised columns, at least 1, shape (1 or n_features,)."""
         return np.maximum(self.n_eff.sum(1), 1.0)
 
 
 def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
-    """Project features off the columns; rows have variances of 1 / `precision`, or equal ones."""
+    """Project features off the columns of the mean.
+
+    Rows have variances of 1 / `precision`, (n_rows, 1 or n_features), or equal ones.
+    """
     if at.D is None:
         return _reduce_levels(at, precision)
     w, who = at.weights(precision), at.subjects
@@ -272,7 +288,11 @@ def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
 
 
 def _off_levels(at: Stacked, w: Array, C: Array, S: Array) -> Array:
-    """Take what subjects explain off D'W x_b, in place, and off x_b'W x_c, which is returned."""
+    """Subtract what subjects explain from C = D'W x_b, in place, and from the squares S.
+
+    Returns the products x_b'W x_c with subjects off, (n_features, K, K): rows of one subject in two
+    batches link these.
+    """
     who, K, p = at.subjects, at.n_batches, at.X.shape[1]
     assert who is not None
     w, D = w[who.rows], np.asarray(at.D)[who.rows]
@@ -289,9 +309,10 @@ def _off_levels(at: Stacked, w: Array, C: Array, S: Array) -> Array:
 
 
 def _leverage(at: Stacked, precision: Array | None) -> Array:
-    """Return leverages of single rows: exact for the mean precision of levels, then in proportion.
+    """Return the leverages of rows, (n_rows, 1 or n_features).
 
-    Those of curves and of Student's t are too noisy for more.
+    They are exact for the mean precision of each level, and taken in proportion to a row's own
+    precision beyond that: variances along curves and weights of Student's t are too noisy for more.
     """
     D, counts, share = np.asarray(at.D), at.counts.mean(axis=1), np.ones((1, 1))
     if precision is not None:
@@ -316,7 +337,7 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
 
 
 def _share_of_level(at: Stacked, counts: Array) -> Array:
-    """Return the leverage of rows on levels that may be any, per count."""
+    """Return the leverage of rows on free levels of their subjects, per count."""
     who = at.subjects
     assert who is not None
     total = np.bincount(who.code, counts, minlength=who.n_subjects)
@@ -327,7 +348,7 @@ def _share_of_level(at: Stacked, counts: Array) -> Array:
 def _reduced(
     S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: Array | float
 ) -> Reduced:
-    """Take C'T off the squares S of batches, or their products."""
+    """Return the reduced likelihood: Q is the squares or products S of batches less C'T."""
     K = len(C)
     Q = -np.moveaxis(_products(C, T), 2, 0)
     if S.ndim == 2:
@@ -378,7 +399,7 @@ def _products(A: Array, B: Array) -> Array:
 
 
 def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:
-    """Return the inverse of gram + penalty, with a ridge of rounding for repeated columns."""
+    """Return the inverse of gram + penalty; a ridge of rounding size allows repeated columns."""
     size = np.einsum("...ii->...i", gram).max(-1)[..., None, None]
     return np.linalg.inv(gram + (penalty + 1e-12 * size) * np.eye(gram.shape[-1]))
 
@@ -386,7 +407,7 @@ def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:
 def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
     r"""Return the minimum of :math:`\tfrac12 s'Qs - \sum_b n_b \log s_b` by damped Newton steps.
 
-    Scales that are `near` it, but for a common factor, save steps.
+    `near` are scales close to the minimum up to a common factor, to start from.
     """
     diagonal = np.arange(Q.shape[1])
     if near is None:
@@ -400,7 +421,7 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
         H[:, diagonal, diagonal] += n / s**2
         step = np.linalg.solve(H, gradient[:, :, None])[:, :, 0]
         size = np.sqrt(np.maximum((gradient * step).sum(1), 0.0))
-        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)
+        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)  # self-concordant
         share = np.minimum(share, 0.9 / np.maximum((step / s).max(axis=1), 1e-12))
         s = s - share[:, None] * step
         if size.max() < 1e-9:
@@ -410,21 +431,21 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
 
 @dataclass
 class Found:
-    """Scales of all batches, and what the noise is like; (n_features,) unless said."""
+    """Estimated scales of all batches and variances; shapes are (n_features,) unless said."""
 
     s: Array  # (n_features, K), that of the reference 1
     sigma2: Array
     reduced: Reduced
-    e: Array  # (n_rows, n_features): residuals, apart from those of the same subjects
-    nu: Array  # degrees of freedom
+    e: Array  # (n_rows, n_features): residuals, made independent within subjects
+    nu: Array  # degrees of freedom of Student's t, infinite if normal
     t_weights: Array | None = None  # (n_rows, n_features), of Student's t
-    log_v: Array | None = None  # (n_rows, n_features)
-    level_precision: float = np.inf  # of the prior of variances of levels
-    n_effective: float = 1.0  # as how many independent features these count
+    log_v: Array | None = None  # (n_rows, n_features): log-variances relative to sigma2
+    level_precision: float = np.inf  # of the normal prior of levels' log-variances
+    n_effective: float = 1.0  # number of independent features that these are worth
 
     @property
     def n_eff(self) -> Array:
-        """Rows of batches less their leverage, at least 1/4, shape (1 or n_features, K)."""
+        """n_b of batches: rows less their leverage, at least 1/4, shape (1 or n_features, K)."""
         return np.maximum(self.reduced.n_eff, 0.25)
 
     @property
@@ -436,7 +457,10 @@ class Found:
 def scales(
     Q: Array, known: Reduced | Found, at: Stacked, fixed: Array, near: Array | None = None
 ) -> Array:
-    """Return the best scales for Q, that of the reference 1; `fixed` ones are not nan."""
+    """Return the best scales for Q, (n_features, K), that of the reference 1.
+
+    Where `fixed` is not nan, it is the scale.
+    """
     n, r = np.maximum(known.n_eff, 0.25), at.reference
     if at.n_batches == 2:
         q, s = 1 - r, np.ones((len(Q), 2))
@@ -450,7 +474,10 @@ def scales(
 def solve(
     at: Stacked, fixed: Array, precision: Array | None = None, near: Array | None = None
 ) -> Found:
-    """Return the best scales for given variances; `fixed` ones (n_features, K) are not nan."""
+    """Return the best scales for given variances 1 / `precision` of rows.
+
+    Where `fixed`, (n_features, K), is not nan, it is the scale.
+    """
     red = reduce(at, precision)
     s, Q = scales(red.Q, red, at, fixed, near), red.Q
     sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)

@@ -1,7 +1,8 @@
-"""Sums over rows that are read again: products with the columns of a design, weighted or not.
+"""Fits from rows that are read again, block by block: sums of products with columns of a design.
 
-The design and the variances are those of a sample; scales, offsets and weights of Student's t are
-those of all rows. Objects have `update`, which adds a block of rows, and `merge`.
+The design and the form of the variance were chosen on a sample of rows; scales, offsets and the
+weights of Student's t are estimated from all rows. Every sum has `update`, which adds a block of
+rows, and `merge`, which adds another sum.
 """
 
 from abc import ABC, abstractmethod
@@ -23,18 +24,19 @@ from condokit.law.products import NodeRows, node_rows
 from condokit.law.stacked import Found, Stacked, solve
 from condokit.law.weights import NU_BINS, STILL, log_counts, nu_of_counts
 
-MOST_PASSES = 12
-WEIGHTED_VALUES = 1 << 23  # of products of some features that are weighted together
-_ROWS = 1 << 13  # of a piece
+MOST_PASSES = 12  # over all rows, until weights, scales and offsets are still
+WEIGHTED_VALUES = 1 << 23  # products of columns of the features that are fitted in the same passes
+_ROWS = 1 << 13  # rows of a piece, so that its arrays stay in cache
 
 Again = Callable[[Callable[[], Any]], Any]  # something empty -> what it is after all rows
 Units = tuple[Array, Array]  # means and spreads of features, (n_batches, n_features) each
 
 
 class Columns:
-    """The columns of a design and of its noise at any rows, as chosen on a sample.
+    """The columns of a design and of its log-variance, chosen on a sample, computed for any rows.
 
-    Columns that do not vary within levels are known without rows.
+    Columns that are constant within levels need no rows: they are stored by level. A group is a
+    level in a batch.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Columns:
         self.constant = np.zeros((self.n_levels, U.shape[1]))
         self.constant[seen] = U[first]
         self.varies = np.flatnonzero((self.constant[at.category] != U).any(axis=0))
-        self.origin = np.zeros((self.n_groups, len(self.varies)))  # means of groups, about
+        self.origin = np.zeros((self.n_groups, len(self.varies)))  # rough means of columns
         for k in seen:
             self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
         self.model, self.functions = noise, _noise_functions(noise, at, design.index)
@@ -64,18 +66,23 @@ class Columns:
 
     @property
     def n_products(self) -> int:
-        """How many products of columns each weighted feature has."""
+        """How many products of columns each feature with weights needs."""
         return self.n_groups * (1 + len(self.varies)) ** 2
 
     def _functions(self, at: Covariates) -> Array:
+        """Return the functions of which the columns of the log-variance are combinations."""
         return np.hstack([np.ones((len(at.Z), 1)), *(one(at) for one in self.functions)])
 
     def noise(self, at: Covariates) -> Array:
-        """Return the columns of the noise."""
+        """Return the columns of the log-variance, (n_rows, n_noise)."""
         return self._functions(at) @ self.turn
 
     def of(self, Z: Array, cell: Array) -> tuple[Array, Array, Covariates, Array]:
-        """Return the rows that are used, by group, their groups, confounders and columns."""
+        """Return which rows are used, sorted by group; their groups, confounders and columns.
+
+        `Z` are the confounders as given, `cell` is -1 for rows that are left out. Columns are those
+        that vary within levels.
+        """
         group = np.where(cell >= 0, self.place[cell], -1)
         used = np.argsort(
             group.astype(np.int16 if len(self.place) < 1 << 15 else int), kind="stable"
@@ -87,13 +94,16 @@ class Columns:
         return used, group, at, self.design.columns(at)[0][:, self.varies]
 
     def whole(self, Phi: Array, level: Array, batch: Array) -> Array:
-        """Return all columns, those of domains last, given those that vary."""
+        """Return all columns, those of batches last, given those that vary within levels."""
         U = self.constant[level]
         U[:, self.varies] = Phi
         return np.column_stack([U, batch[:, None] == self.others])
 
     def stacked(self, nodes: NodeRows, units: Units, levels: bool) -> Stacked:
-        """Return rows that stand for products with these columns."""
+        """Return rows that stand for products with these columns.
+
+        Variances differ by level if `levels` is true.
+        """
         L = self.n_levels
         batch, level = np.divmod(nodes.group, L)
         X = (nodes.X - units[0][batch]) / units[1][batch]
@@ -104,7 +114,7 @@ class Columns:
 
 
 def _noise_functions(noise: NoiseModel, at: Covariates, index: Array | None) -> list[Function]:
-    """Return functions that the columns of the noise are combinations of, beside a constant."""
+    """Return functions of which the columns of the log-variance are linear combinations."""
     found: list[Function] = []
     axes = {f"z{k}": axis for k, axis in enumerate(np.eye(at.Z.shape[1]))}
     for name in dict.fromkeys(name.removeprefix("curve ") for name in noise.names):
@@ -116,14 +126,15 @@ def _noise_functions(noise: NoiseModel, at: Covariates, index: Array | None) -> 
 
 
 def _along(axis: Array, at: Covariates) -> Array:
+    """Return the projection of confounders on an axis."""
     return (at.Z @ axis)[:, None]
 
 
 class _InPieces(ABC):
-    """Adds blocks of rows in pieces that stay in cache."""
+    """A sum that adds blocks of rows in pieces that stay in cache."""
 
     def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
-        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+        """Add rows of features, continuous confounders and cells; a cell of -1 leaves a row out."""
         for start in range(0, len(X), _ROWS):
             few = slice(start, start + _ROWS)
             self.add(X[few], Z[few], cell[few], None if weights is None else weights[few])
@@ -134,40 +145,41 @@ class _InPieces(ABC):
 
 
 class PlainProducts(_InPieces):
-    """Products of all rows with columns."""
+    """Unweighted products of all rows with columns, for features that are normal."""
 
     def __init__(self, columns: Columns, n_features: int) -> None:
         self.columns = columns
         self.products = GroupedProducts(columns.n_groups, len(columns.varies), n_features)
 
-    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:
+        """Add a piece of rows."""
         used, group, _, Phi = self.columns.of(Z, cell)
         w = None if weights is None else weights[used]
         self.products.update(X[used], Phi, group, w)
 
     def merge(self, other: "PlainProducts") -> None:
-        """Add what another object has gathered."""
+        """Add another sum."""
         self.products.merge(other.products)
 
 
 @dataclass
 class State:
-    """What is known of some features, in standard units: shapes end in n_features."""
+    """Present estimates for some features, in standard units; shapes end in n_features."""
 
     units: Units
-    s: Array  # (n_batches,)
-    theta: Array  # (n_columns,)
+    s: Array  # (n_batches,): scales
+    theta: Array  # (n_columns,): coefficients of the mean
     sigma2: Array
     nu: Array
     level: Array  # (n_levels,): effects on the log-variance
-    gamma: Array  # (n_noise,): coefficients of the columns of the noise
-    middle: Array  # of squared residuals, those far out cut
+    gamma: Array  # (n_noise,): coefficients of the log-variance's columns
+    middle: Array  # mean of squared residuals in variances, outliers cut at 20
 
     @classmethod
     def of(
         cls, found: list[tuple[Found, int]], units: Units, at: Covariates, columns: Columns
     ) -> "State":
-        """Return the state of features that were fitted to sampled rows, each with its place."""
+        """Return the estimates from sampled rows; each feature has a fit and its position there."""
         theta = [np.einsum("b,br->r", one.s[k], one.reduced.T[:, :, k]) for one, k in found]
         s, nu, sigma2 = (
             np.stack([getattr(one, name)[k] for one, k in found], axis=-1)
@@ -182,10 +194,11 @@ class State:
 
 
 class WeightedSums(_InPieces):
-    """Products of rows weighted by what is known of their variance and of Student's t.
+    """Sums over rows weighted by their variances and Student's t, at the present estimates.
 
-    Beside them, what `fit_in_passes` needs to renew weights: how many rows there are, how often log
-    squares of residuals are in bins, and squares by level and with the columns of the noise.
+    Apart from products with columns, they have what `fit_in_passes` needs to renew the weights:
+    numbers of rows, counts of log squared residuals in bins, and squared residuals by level and
+    with the columns of the log-variance.
     """
 
     def __init__(self, columns: Columns, state: State) -> None:
@@ -193,7 +206,7 @@ class WeightedSums(_InPieces):
         L, groups, c = columns.n_levels, columns.n_groups, 1 + len(columns.varies)
         d, k = len(state.nu), len(state.gamma)
         shapes: dict[str, tuple[int, ...]] = {
-            "gram": (groups, d, c, c),  # of 1 and columns
+            "gram": (groups, d, c, c),  # of 1 and the columns
             "cross": (groups, c, d),
             "squares": (groups, d),
             "rows": (groups, d),
@@ -207,7 +220,8 @@ class WeightedSums(_InPieces):
         }
         self.tables = {name: np.zeros(shape) for name, shape in shapes.items()}
 
-    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:
+        """Add a piece of rows, with weights from the present estimates."""
         state, columns, sums = self.state, self.columns, self.tables
         used, group, at, Phi = columns.of(Z, cell)
         batch, level, N = group // columns.n_levels, at.category, columns.noise(at)
@@ -216,7 +230,7 @@ class WeightedSums(_InPieces):
         w = (np.ones(len(X)) if weights is None else weights[used])[:, None] * known
         curve = np.clip(N @ state.gamma, -6, 6)
         e = X * state.s[batch] - columns.whole(Phi, level, batch) @ state.theta
-        left = e**2 * np.exp(-curve) / state.sigma2
+        left = e**2 * np.exp(-curve) / state.sigma2  # effects of levels are renewed from these
         square = left * np.exp(-state.level[level])
         nu = np.where(np.isinf(state.nu), 1e8, state.nu)
         t = (nu + 1) / (nu + square)
@@ -240,12 +254,12 @@ class WeightedSums(_InPieces):
         sums["logs"] += log_counts(np.where(known, square / t, 1.0), w)
 
     def merge(self, other: "WeightedSums") -> None:
-        """Add what another object has gathered."""
+        """Add another sum."""
         for name, table in self.tables.items():
             table += other.tables[name]
 
     def products(self, j: int) -> GroupedProducts:
-        """Return the products of one feature, in standard units."""
+        """Return the products of feature j as means and products around them, in standard units."""
         gram, cross = self.tables["gram"][:, j], self.tables["cross"][:, :, j]
         found = GroupedProducts(len(gram), gram.shape[1] - 1, 1)
         found.count, n = gram[:, 0, 0], ones_for_zeros(gram[:, 0, 0])[:, None]
@@ -261,10 +275,11 @@ class WeightedSums(_InPieces):
 def fit_in_passes(
     columns: Columns, state: State, again: Again, fixed: Array, errors: Array, n_effective: float
 ) -> list[tuple[Stacked, Found]]:
-    """Read all rows until weights, scales and offsets are still, and return what is found.
+    """Read all rows until weights, scales and offsets are still; return the fit of each feature.
 
-    As `fit_weights`, with each renewed from the sums of the same pass. `errors` are the standard
-    errors of log-scales and images, shape (2, K - 1, n_features), of which a change must be small.
+    This is the iteration of `fit_weights`, but all quantities are renewed from the sums of one
+    pass. `errors` are the standard errors of log-scales and images, (2, K - 1, n_features): a
+    change must be less than 0.02 of them.
     """
     for _ in range(MOST_PASSES):
         part = again(partial(WeightedSums, columns, state))
@@ -295,12 +310,12 @@ def fit_in_passes(
 
 
 def _maps(state: State, columns: Columns) -> Array:
-    """Return log-scales and shifts of the domains that are mapped."""
+    """Return log-scales and offsets of the batches that are mapped, (2, K - 1, n_features)."""
     return np.stack([np.log(state.s[columns.others]), state.theta[-len(columns.others) :]])
 
 
 def _renewed(columns: Columns, state: State, sums: dict[str, Array], n_effective: float) -> State:
-    """Renew what the variance depends on, as `renew_noise` does."""
+    """Renew the coefficients of the log-variance, as `renew_noise` does."""
     noise, n = columns.model, sums["rows"].sum(axis=0)
     level, gamma = state.level, state.gamma
     rows = sums["rows"].reshape(columns.n_batches, columns.n_levels, -1).sum(axis=0)

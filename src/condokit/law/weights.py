@@ -1,4 +1,4 @@
-"""Weights of rows, from Student's t and from variances that differ, and errors of estimates."""
+"""Weights of rows, from Student's t and from unequal variances, and errors of estimates."""
 
 from dataclasses import replace
 
@@ -10,22 +10,24 @@ from condokit.law.noise import noise_part, renew_noise, weighted
 from condokit.law.stacked import FLOOR, Found, Stacked, solve
 from condokit.law.subjects import Subjects
 
+# infinity is the normal
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
-NU_BINS = 128
+NU_BINS = 128  # bins of the logarithm of squared residuals, in which likelihoods of t are computed
 _LOG_LOW, _LOG_WIDTH = -14.0, 24.0 / NU_BINS  # of bins of log squares
-NU_STEPS = (1, 3, 6, 10, 15, 22)  # in which degrees of freedom are renewed
-TAIL_PRIOR = 1.0
-MOST_STEPS = 30
-STILL = 0.02  # of a standard error
-EXTREME = 12.0  # squared residual, in variances, of an extreme row
-SANDWICH_ROWS = 40.0
-NO_MATTER = 0.1  # excess kurtosis, that of t with 64 degrees of freedom
+NU_STEPS = (1, 3, 6, 10, 15, 22)  # iterations in which degrees of freedom are renewed
+TAIL_PRIOR = 1.0  # times log(1 + 10 / nu) is taken off the likelihood
+MOST_STEPS = 30  # iterations, at most
+STILL = 0.02  # standard errors by which a scale may still move at the end
+EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
+SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `blend`
+NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
 
 
 def shape(at: Stacked, found: Found) -> tuple[Array, Array]:
-    """Return the kurtosis of residuals, and which features have heavier tails than the normal.
+    """Return the kurtosis of residuals, (n_features,), and which features have heavy tails.
 
-    Tails are heavy by moments or by extreme rows.
+    Tails are heavy if the kurtosis is beyond 3 by more than chance (2.5 standard errors of a normal
+    sample) and `NO_MATTER`, or if more rows are extreme than normal residuals would have.
     """
     square = found.e**2
     square /= found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v)
@@ -37,13 +39,18 @@ def shape(at: Stacked, found: Found) -> tuple[Array, Array]:
 
 
 def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effective: float) -> Found:
-    """Renew variances, degrees of freedom of t where asked, and scales in turn."""
+    """Renew variances of rows, degrees of freedom of t where there are `tails`, and scales.
+
+    They are renewed in turn. A row's weight is (nu + 1) / (nu + r^2) over its variance, with r^2
+    the squared residual in variances and corrected for leverage. Iterations end once scales move by
+    less than 0.02 standard errors.
+    """
     counts, noise, nu, w = at.counts, at.noise, np.where(tails, 4.0, np.inf), None
     log_v = None if noise.empty else np.zeros(at.X.shape)
     gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
     nu_is_stable = not tails.any()
     if not nu_is_stable:
-        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2
+        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2  # sigma2 is inflated by outliers
         start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
         found = replace(found, sigma2=start)
     for step in range(MOST_STEPS):
@@ -67,7 +74,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
             precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
         found = solve(at, fixed, precision, before)
         n = found.n_eff
-        H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
+        H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)  # information on log-scales
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
         if (step > 3 or not tails.any()) and nu_is_stable and moved.max() < STILL:
             break
@@ -87,15 +94,20 @@ def _median(values: Array, counts: Array) -> Array:
 
 
 def degrees_of_freedom(square: Array, counts: Array) -> Array:
-    r"""Return nu of the grid with the highest likelihood less log(1 + 10 / nu), per feature.
+    """Return nu of the grid with the highest likelihood less log(1 + 10 / nu), (n_features,).
 
-    The scale is profiled out for every nu, on counts of log squares in narrow bins.
+    `square` are squared residuals. The scale is profiled out for every nu. The likelihood is
+    computed from counts in narrow bins of log squares, so that its cost does not depend on the
+    number of rows.
     """
     return nu_of_counts(log_counts(square, counts))
 
 
 def log_counts(square: Array, counts: Array) -> Array:
-    """Return how many squares of each feature are in bins of their logarithm: these add up."""
+    """Return how many squares are in each bin of their logarithm, (n_features, NU_BINS).
+
+    The counts of blocks of rows can be added.
+    """
     n, d = square.shape
     place = ((np.log(np.maximum(square, 1e-30)) - _LOG_LOW) / _LOG_WIDTH).astype(np.int64)
     place = np.clip(place, 0, NU_BINS - 1) + NU_BINS * np.arange(d)
@@ -104,7 +116,7 @@ def log_counts(square: Array, counts: Array) -> Array:
 
 
 def nu_of_counts(count: Array) -> Array:
-    """Return the degrees of freedom of features, given counts of their log squares."""
+    """Return the degrees of freedom of features, (n_features,), given counts of log squares."""
     d, x = len(count), np.exp(_LOG_LOW + _LOG_WIDTH * (np.arange(NU_BINS) + 0.5))
     total = count.sum(1)
     best, found, s2 = np.full(d, -np.inf), np.full(d, np.inf), np.ones(d)
@@ -113,7 +125,7 @@ def nu_of_counts(count: Array) -> Array:
             s2 = count @ x / total
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
-            # from the scale of the grid's last value, which is near
+            # starts from the scale at the previous nu, which is near; fixed point of the likelihood
             for _ in range(12 if nu == NU[0] else 5):
                 s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
@@ -128,12 +140,23 @@ def nu_of_counts(count: Array) -> Array:
 def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     r"""Return the variances of the log-scale of b and of the image at x0, and their covariance.
 
-    With r = e / (s sqrt v), a = s_b x_b / (s sqrt v) off all columns, :math:`\psi = w r`, the
-    scores :math:`\psi a - q n_b / N_b` of the log-scale, q the indicator of b, are freed of those
-    of the log-variance, :math:`t = (\psi r - dof / N) / 2` times its columns, by the second
-    derivatives, and divided by 1 - h. With equal variances and normal residuals the multiple of t
-    is :math:`2 n_b / dof`. The sandwich is blended with the model's variance (`blend`). Rows of one
-    subject are made independent first, and their scores are summed before they are squared.
+    Let r = e / (s sqrt v), a = s_b x_b / (s sqrt v) off all columns, :math:`\psi = w r`, and q the
+    indicator of b. The score of the log-scale is :math:`\psi a - q n_b / N_b`. From it a multiple
+    of the score of the log-variance, :math:`t = (\psi r - dof / N) / 2` times its columns, is
+    subtracted, such that the two have no second derivative in common; the result is divided by 1 -
+    h. With equal variances and normal residuals the multiple of t is :math:`2 n_b / dof`.
+
+    The sandwich, squared scores over the squared curvature H, is blended with the model's variance
+    (`blend`). H contains the derivative of psi, not its weights: with the curvature of the
+    reweighted least squares, squared z values would double for t with 3 degrees of freedom.
+
+    The model's information on the log-scale of normal rows is the second derivative of the profile
+    likelihood, :math:`(s_b^2 Q_{bb} / s^2 - n_b) + 2 n_b (1 - n_b / dof)`. For t the first part, of
+    the mean, is multiplied by :math:`\kappa = (\nu + 1) / (\nu + 3)`, the second, of the variance,
+    by :math:`\nu / (\nu + 3)`.
+
+    Rows of one subject are made independent first, and their scores are summed before they are
+    squared.
     """
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
@@ -155,7 +178,7 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     bread, H = np.ones(1), quad + n_b
     freed, drop, curve = 2 * n_b / dof, 2 * n_b**2 / dof, 2 * r
     if w is not None:
-        slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2
+        slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2  # of psi
         curve = slope * r + psi
         bread = weighted(counts, slope) / np.maximum(weighted(counts, w), 1e-300)
         bread, H = np.clip(bread, 0.3, 1.0), weighted(counts, slope * a**2) + n_b
@@ -186,7 +209,11 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
 def _clustered(
     score: Array, image: Array, excess: Array, counts: Array, subjects: Subjects
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Return sums of squares over subjects, how far rows go together in them, and their number."""
+    """Sum scores over subjects and square them.
+
+    Returns the sums of squares of image and score and of their products, the factors of
+    `rows_together`, and the number of subjects.
+    """
     together = rows_together(excess, image / np.maximum(counts, 1e-300), counts, subjects)
     score, image = subjects.cluster_sums(score), subjects.cluster_sums(image)
     squares = (score**2).sum(0), (image**2).sum(0), (score * image).sum(0)
@@ -194,10 +221,11 @@ def _clustered(
 
 
 def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects) -> Array:
-    """Return by how much variances of log-scales and of images are larger than of apart rows.
+    """Return by what factor variances are larger than those of independent rows, (2, n_features).
 
-    Variances that differ between subjects make squared residuals alike within them; copies of rows
-    leave residuals alike.
+    The first is that of log-scales: subjects with different variances have squared residuals that
+    are alike within them. The second is that of images: repeated rows have the same residuals.
+    `excess` and `image` are the rows' contributions to both.
     """
     most, ratios = float(counts.sum(0).mean()) / subjects.n_subjects, []
     for values in (excess, image):
@@ -210,9 +238,11 @@ def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects
 def blend(
     V: Array, V_model: Array, V_b: Array, V_b_model: Array, cov: Array, count: Array, dof: Array
 ) -> tuple[Array, Array, Array]:
-    """Return max(V_model, V^k V_model^(1-k)) dof / (dof - 2) of both, and their covariance.
+    """Blend sandwich variances V with those of the model: max(V_model, V^k V_model^(1-k)).
 
-    k = N / (N + 40), N the number of rows or subjects.
+    With k = N / (N + 40) for N rows or subjects, since a sandwich of few rows is noisy and too
+    small. The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof -
+    2). Returns both variances and the covariance, which is kept possible.
     """
     share = count / (count + SANDWICH_ROWS)
     widen = dof / np.maximum(dof - 2, 0.5)

@@ -1,4 +1,4 @@
-"""The affine map x -> A x + b, its matrix in the form it has."""
+"""The affine map x -> A x + b, with its matrix diagonal, of low rank or dense."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -156,6 +156,7 @@ class AffineMap(Map):
         return self._back(Matrix(np.linalg.pinv(self.A)))
 
     def _back(self, matrix: Matrix) -> "AffineMap":
+        """Return the map back, given the inverse of the matrix."""
         with np.errstate(over="ignore", invalid="ignore"):
             offset = -matrix.product(self.offset[None])[0]
         refuse_infinity(offset)
@@ -191,4 +192,5 @@ class AffineMap(Map):
 
 
 def _signed(number: float) -> str:
+    """Return a number with its sign in front, for a sum."""
     return f"{'-' if number < 0 else '+'} {abs(number):.6g}"

@@ -1,4 +1,4 @@
-"""What every fitted map is: immutable, a transformer that is always fitted, and a file."""
+"""The base of all fitted maps: immutable, transformers without fitting, saved as files."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -45,17 +45,17 @@ _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # maps
 class Map(ABC):
     """A fixed map from query features to reference features: the base of all kinds of maps.
 
-    It is what scikit-learn asks of a transformer, without importing it: that takes longer than all
-    else that a map needs to be read and applied. Think twice before adding anything. A new class of
-    maps sets `kinds` and writes the abstract methods; its constructor passes names, links, origin
-    and its numbers to that of the base.
+    It has the methods that scikit-learn expects of a transformer, but does not import scikit-learn,
+    which takes longer than all else that a map needs to be read and applied. Think twice before
+    adding anything. A new class of maps sets `kinds` and writes the abstract methods; its
+    constructor passes names, links, origin and its numbers to that of the base.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()  # values of "kind" in the files that the class reads
     #: JSON Schema of its numbers, for kinds that the published schema does not have.
     fields: ClassVar[Mapping[str, Any]] = {}
-    kind: str  # one of them
-    shape: tuple[int, int]  # numbers of outputs and features
+    kind: str  # one of `kinds`
+    shape: tuple[int, int]  # (n_outputs, n_features)
     n_features_in_: int
     is_rectangular: bool  # whether these numbers differ
     feature_names: tuple[str, ...] | None
@@ -101,7 +101,7 @@ class Map(ABC):
         """Map every row; both X and the result are on the scale of the links."""
 
     def reach(self) -> tuple[Array, Array] | None:
-        """Return the range of values that is supported by data, None if there is no limit."""
+        """Return the lowest and highest values of features seen in the fit; None without limits."""
         return None
 
     def depends(self, marked: Array) -> Array:
@@ -435,7 +435,7 @@ class Map(ABC):
 
     def apply(self, table: Table) -> Array:
         """Map the rows of a table whose columns are in order; refuse infinity."""
-        # an output is NaN if it depends on a missing value: if that entry of A is not zero
+        # an output is NaN if it depends on a missing value, that is if its entry of A is not zero
         out = table.output(self.shape[0])
         for rows, chunk in table.chunks():
             self.apply_chunk(chunk, table, out[rows])
@@ -462,6 +462,7 @@ class Map(ABC):
                 )
 
     def _map_into(self, result: Array, X: Array) -> None:
+        """Map rows into an array, with links and the precision of the array."""
         if self.links is None and result.dtype == np.float64:
             self.without_links(X, result)
         else:
@@ -547,9 +548,9 @@ class Map(ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: "Map") -> tuple[list[int], dict[str, Any]]:
-        """Return the places of this map's features in another's outputs, and names of both in one.
+        """Return which output of the other map each feature of this map takes, and joint names.
 
-        The names are arguments of the composed map's constructor. Unless one of the maps has other
+        Names are arguments of the composed map's constructor. Unless one of the maps has other
         outputs than features, the other map's features are reordered as well, and links are kept.
         """
         n, there = self.n_features_in_, other.shape[0]
@@ -623,7 +624,7 @@ class Map(ABC):
         if not (is_small if wanted is None else wanted) or self.errors is None:
             return None
         if isinstance(self.errors, CurveErrors) != (self.kind == "monotone"):
-            return None  # files hold errors of the map's own kind only
+            return None  # the file format has only errors of the map's own kind
         fields = self.errors.to_dict()
         known = fields and all(np.isfinite(numbers).all() for numbers in fields.values())
         return {name: numbers.tolist() for name, numbers in fields.items()} if known else None
@@ -678,7 +679,7 @@ class Map(ABC):
 
 
 def _different(argument: str, names: Sequence[str] | None, n: int) -> tuple[str, ...] | None:
-    """Return names as text; refuse them unless there are n different ones."""
+    """Return names as text; refuse them unless they are n distinct ones."""
     if names is None:
         return None
     texts = tuple(str(name) for name in names)

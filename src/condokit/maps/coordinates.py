@@ -1,4 +1,4 @@
-"""Coordinates of families of maps: numbers that a search may change, and the map they stand for."""
+"""Coordinates of families of maps: numbers that a search changes, and the map they stand for."""
 
 from abc import ABC, abstractmethod
 
@@ -8,9 +8,9 @@ from condokit.checks import Array
 
 
 class Coordinates(ABC):
-    """Numbers theta for the maps x -> A x + b of a family near one of them."""
+    """Parameters theta of the maps x -> A x + b of a family, near one of these."""
 
-    start: Array  # the numbers of that map, or of the nearest in the family
+    start: Array  # theta of that map, or of the nearest one in the family
 
     @abstractmethod
     def unpack(self, theta: Array) -> tuple[Array, Array]:
@@ -18,10 +18,10 @@ class Coordinates(ABC):
 
     @abstractmethod
     def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:
-        """Turn gradients in A and b into one in theta."""
+        """Return the gradient in theta, given the gradients in A and b (chain rule)."""
 
     def renewed(self, theta: Array) -> "Coordinates | None":
-        """Return coordinates to go on with where these reach no further; None if they do."""
+        """Return coordinates around theta if these do not reach further; else None."""
         return None
 
 
@@ -74,6 +74,7 @@ class Rotations(Coordinates):
         self.start = np.concatenate([np.zeros(len(self.upper[0])), b, log_scale])
 
     def _parts(self, theta: Array) -> tuple[Array, Array, float]:
+        """Return Q, M and the scale at theta."""
         eye = np.eye(len(self.centre))
         S = np.zeros(eye.shape)
         S[self.upper] = theta[: len(self.upper[0])]

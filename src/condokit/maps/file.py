@@ -1,4 +1,4 @@
-"""The map file, and the class that each kind of map is read by."""
+"""Map files, and which class reads which kind of map."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,12 +8,15 @@ from condokit.io import documents
 from condokit.io.documents import Place
 from condokit.io.schema import MAPS as SCHEMA
 
-CLASSES: dict[str, Any] = {}  # from a kind to the class that reads it; they enter themselves
+CLASSES: dict[str, Any] = {}  # from a kind to the class that reads it; classes register themselves
 MAPS = documents.Format("condokit-map", 2, "map", MapFileError, SCHEMA)
 
 
 def enter(reader: Any, kinds: Sequence[str], fields: Mapping[str, Any]) -> None:
-    """Let a class read files of some kinds; those that the schema lacks have these fields."""
+    """Register a class as the reader of files of some kinds.
+
+    Kinds that the published schema lacks are added to it, with these `fields`.
+    """
     CLASSES.update(dict.fromkeys(kinds, reader))
     definitions = SCHEMA.published["$defs"]
     one = definitions["batches"]["properties"]["batches"]["items"]
@@ -28,12 +31,13 @@ def enter(reader: Any, kinds: Sequence[str], fields: Mapping[str, Any]) -> None:
 
 
 def read(place: Place, wanted: Any, of_batches: Callable[[], Any] | None = None) -> Any:
-    """Return the map in a file, of the class that is wanted, or the one that reads its kind.
+    """Return the map in a file: an instance of `wanted`, or of the class registered for its kind.
 
-    Maps of batches are wanted as well if `of_batches` imports their class.
+    If `of_batches` is given, it imports the class for maps of batches, which are then accepted too.
     """
 
     def make(_: Any, content: dict[str, Any]) -> Any:
+        """Return the kind of a file's map, the map, and whether it is what is wanted."""
         kind = content["kind"]
         if kind == "batches" and of_batches is not None:
             return kind, of_batches().from_dict(content), True

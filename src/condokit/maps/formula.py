@@ -1,4 +1,4 @@
-"""The formula of a map, walked in one way for every language in which it can be written."""
+"""The formula of a map, built once for every language in which it can be written."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 
 from condokit.checks import Array
 
-_MOST_TERMS = 30  # of a sum that is not split, since databases and engines bound the depth
+_MOST_TERMS = 30  # of a sum that is not split, since databases limit the depth of nesting
 
 
 def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[Any]:
     """Return the outputs of a map of columns in a language, such as SQL.
 
-    A language writes `product` (a number times a column), `sum` (of terms and an offset), `curve`
-    (of lines, as `lines_of` has them, each below its knot but the last), `link` and `unlink`.
-    `nothing` are the terms of a sum whose weights are all zero, and `step` gives values names on
-    which what follows rests, together with those `beside`.
+    A language has these methods: `product` (a number times a column), `sum` (of terms and an
+    offset), `curve` (of straight pieces from `lines_of`, each used below the next knot), `link` and
+    `unlink`. `nothing` returns the terms of a sum whose weights are all zero. `step` names
+    intermediate values on which later ones depend, together with those `beside` them.
     """
     links = affine.links or [None] * len(columns)
     x = [language.link(column, link) for column, link in zip(columns, links)]
@@ -37,9 +37,10 @@ def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[An
 
 
 def _terms(affine: Any, x: list[Any], language: Any) -> list[list[Any]]:
-    """Return the terms of every output but for its offset."""
+    """Return the terms of every output, without its offset."""
 
     def products(weights: Any, columns: list[Any]) -> list[Any]:
+        """Return the products of columns and their weights, without those of weight zero."""
         some = [(float(w), column) for w, column in zip(weights, columns) if w != 0]
         return [language.product(*one) for one in some] or language.nothing(columns[0])
 
@@ -62,7 +63,7 @@ def in_groups(terms: list[Any], join: Callable[[list[Any]], Any]) -> list[Any]:
 
 
 def are_straight(curves: Any) -> Array:
-    """Tell which curves are straight lines, but for rounding."""
+    """Mark the curves that are straight lines up to rounding."""
     knots, values, ends = curves.arrays().values()
     slope = (values[:, -1:] - values[:, :1]) / (knots[:, -1:] - knots[:, :1])
     off = np.abs(values - values[:, :1] - slope * (knots - knots[:, :1])).max(axis=1)
@@ -71,8 +72,8 @@ def are_straight(curves: Any) -> Array:
 
 
 def lines_of(knots: Array, values: Array, ends: Array) -> tuple[Array, Array, Array]:
-    """Return of each line of curves the knot where it begins, its value there, and its slope."""
-    # the first ends at the first knot, the others begin at a knot each
+    """Return the pieces of curves: the knot where each begins, its value there, and its slope."""
+    # the first piece ends at the first knot; each of the others begins at one
     steep = np.diff(values) / np.diff(knots)
     slopes = np.concatenate([ends[..., :1], steep, ends[..., 1:]], axis=-1)
     starts, images = (np.concatenate([a[..., :1], a], axis=-1) for a in (knots, values))
@@ -80,7 +81,7 @@ def lines_of(knots: Array, values: Array, ends: Array) -> tuple[Array, Array, Ar
 
 
 def interpolated(x: Array, knots: Array, values: Array, slopes: Array) -> Array:
-    """Return the image of numbers under lines between knots, and beyond them with these slopes."""
+    """Return the image of numbers under straight pieces; `slopes` are those of the two ends."""
     out = np.interp(x, knots, values)
     below, above = x < knots[0], x > knots[-1]
     out[below] = values[0] + slopes[0] * (x[below] - knots[0])

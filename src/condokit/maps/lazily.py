@@ -1,4 +1,4 @@
-"""Maps of rows that are not in memory: expressions of engines, blocks of Dask, batches of Arrow."""
+"""Maps of rows that are not in memory: expressions of engines, Dask blocks, Arrow batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
@@ -20,7 +20,7 @@ from condokit.maps.formula import in_groups, write_outputs
 def map_lazily(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None = None) -> Any:
     """Return the same kind of lazy table with its features mapped; all other columns stay.
 
-    Rows with a label of `reference`, a column and a label, stay as they are.
+    `reference` is a column and a label: rows with this label are not mapped.
     """
     names = affine.feature_names
     if blocks.columns is None:
@@ -46,11 +46,12 @@ def map_lazily(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None = 
 
 
 def _map_array(affine: Any, block: Array) -> Array:
+    """Return a block of a Dask array mapped."""
     return affine.apply(Table(block)) if len(block) else np.empty((0, affine.shape[0]), block.dtype)
 
 
 def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, Any]) -> Any:
-    """Map rows that are not in memory, but for those whose domain is the second of the labels."""
+    """Map rows that are not in memory, except those whose domain is the second label."""
     if domain is None:
         return map_lazily(affine, blocks)
     if blocks.columns is not None:
@@ -76,6 +77,7 @@ def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | No
     pa = arrow()
 
     def moved(table: Any) -> Any:
+        """Return a batch with its features mapped, except rows of the reference."""
         stays = None
         if reference is not None:
             labels = table.column(reference[0]).to_pylist()
@@ -83,6 +85,7 @@ def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | No
         return map_batch(affine, table, stays)
 
     def batches() -> Iterator[Any]:
+        """Yield mapped batches."""
         for table in blocks:
             yield from moved(table).to_batches()
 
@@ -91,7 +94,7 @@ def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | No
 
 
 def map_lazily_by(maps: Mapping[Any, Any], blocks: Blocks, batch: Any) -> Any:
-    """Map the rows of every batch by a map of its own; rows of other batches become null."""
+    """Map the rows of each batch by its map; rows of other batches become null."""
     names = next(iter(maps.values())).feature_names
     if blocks.lazy is None or names is None:
         text = "Maps of batches need rows in memory, or a lazy frame with names of features."
@@ -150,7 +153,7 @@ class _Expressions:
         return lazy.drop(*gone) if gone else lazy
 
     def step(self, letter: str, values: list[Any], beside: Sequence[Any] = ()) -> list[Any]:
-        """Make columns of the factors of low rank, on which every output rests."""
+        """Add columns for the factors of a low-rank map, on which every output depends."""
         if letter != "t":
             return values
         made = []
@@ -165,22 +168,27 @@ class _Expressions:
         return [nw.col(name) for name in self.spare[-len(values) :]]
 
     def product(self, weight: float, x: Any) -> Any:
+        """Return a column times a number."""
         return x * weight
 
     def nothing(self, x: Any) -> list[Any]:
+        """Return terms of a sum that is zero, and missing where the column is."""
         return [x * 0.0]
 
     def sum(self, terms: list[Any], offset: float | None = None) -> Any:
+        """Return a sum of terms, nested in groups."""
         total = reduce(add, in_groups(terms, partial(reduce, add)))
         return total if offset is None else total + offset
 
     def curve(self, x: Any, knots: Array, lines: list[tuple[float, float, float]]) -> Any:
+        """Return pieces of lines, each for values below its knot."""
         *below, curve = (value + (x - knot) * slope for knot, value, slope in lines)
         for knot, line in zip(knots[::-1], below[::-1]):
             curve = nw.when(x < float(knot)).then(line).otherwise(curve)
         return curve
 
     def link(self, x: Any, link: Link) -> Any:
+        """Return a column on the scale of its link, missing outside the link's domain."""
         if link is None:
             return x
         if link == "log":
@@ -191,6 +199,7 @@ class _Expressions:
         return nw.when(x >= 0).then(x) ** float(link)
 
     def unlink(self, y: Any, link: Link) -> Any:
+        """Return a column back from the scale of its link."""
         if link is None:
             return y
         if link == "log":

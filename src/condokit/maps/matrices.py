@@ -1,4 +1,4 @@
-"""The matrix of an affine map in the form it has: diagonal, diagonal plus low rank, or dense."""
+"""The matrix of an affine map, stored as it is: diagonal, plus low rank, or dense."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from condokit.checks import Array
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A matrix A with all its entries, maybe of other numbers of outputs and inputs; immutable."""
+    """A dense matrix A, perhaps rectangular; immutable."""
 
     scale: Array  # all of the matrix, or its diagonal in a shorter form
 
@@ -38,7 +38,7 @@ class Matrix:
         return len(self.scale), self.scale.shape[-1]
 
     def arrays(self) -> dict[str, Any]:
-        """Return what the matrix is made of: `scale`, and maybe `left` and `right`."""
+        """Return the arrays that make up the matrix: `scale`, and perhaps `left` and `right`."""
         return {name: array for name, array in vars(self).items() if array.size}
 
     def product(self, X: Array, out: Array | None = None) -> Array:
@@ -71,7 +71,7 @@ class Matrix:
         return Matrix(other.T.product(self.scale))
 
     def scaled(self, factors: Array) -> "Matrix":
-        """Return the matrix with every output multiplied by a factor of its own."""
+        """Return the matrix with each output multiplied by its factor."""
         return Matrix(factors[:, None] * self.scale)
 
     def plus(self, left: Array, right: Array) -> "Matrix":
@@ -87,7 +87,7 @@ class Matrix:
         return marked.astype(np.float64) @ (self.scale != 0).T > 0
 
     def take(self, order: Sequence[int]) -> "Matrix":
-        """Return the matrix with its features, inputs and outputs alike, in another order."""
+        """Return the matrix with its features reordered, inputs and outputs alike."""
         return Matrix(self.scale[np.ix_(order, order)])
 
     def row(self, j: int) -> Array:
@@ -105,7 +105,7 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class DiagonalPlusLowRank(Matrix):
-    """diag(scale) + left right', whose columns are as many as the rank; diagonal without any."""
+    """diag(scale) + left right', where the factors have as many columns as the rank, or none."""
 
     left: Any = ()
     right: Any = ()
@@ -126,7 +126,7 @@ class DiagonalPlusLowRank(Matrix):
         return DiagonalPlusLowRank(self.scale, self.right, self.left)
 
     def core(self) -> Array:
-        """Return I + right' left / scale, of the size of the rank: its determinant is the ratio."""
+        """Return C = I + right' diag(scale)^-1 left: det A is det C times the product of scales."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.eye(self.left.shape[1]) + self.right.T @ (self.left / self.scale[:, None])
 
@@ -170,7 +170,7 @@ class DiagonalPlusLowRank(Matrix):
 
 
 def matrix_of(scale: Any, left: Any = None, right: Any = None) -> Matrix:
-    """Return a matrix of the form that the arrays have; copy them, and refuse what makes none."""
+    """Return a matrix of the form that the arrays have; copy them, and refuse invalid ones."""
     scale = checked("scale", scale, "vector with one number per feature, or a matrix", (1, 2))
     factors = [
         checked(name, value, "matrix with one row per feature", (2,))

@@ -1,4 +1,4 @@
-"""Maps of one increasing curve per feature."""
+"""Maps with one increasing curve per feature."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -183,7 +183,7 @@ def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list
 
 
 def _spread(rows: Array) -> Array:
-    """Move numbers that are equal, or nearly so, apart by rounding, so that rows increase."""
+    """Move numbers that are equal up to rounding apart, so that rows increase."""
     least = 1e-12 * np.maximum(np.abs(rows[:, [0, -1]]).max(axis=1), rows[:, -1] - rows[:, 0])
     steps = np.maximum(np.diff(rows, axis=1), np.maximum(least, 1e-300)[:, None])
     return np.column_stack([rows[:, 0], rows[:, :1] + np.cumsum(steps, axis=1)])

@@ -20,24 +20,25 @@ from condokit.maps import drift
 
 _UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
 _UNKNOWN["tails"] = np.nan
-MOST_ROWS = 5000  # from which a profile is computed,
-_MANY_VALUES = 2_000_000  # or fewer if there are very many features,
-_ENOUGH_ROWS = 1000  # but at least this many
+MOST_ROWS = 5000  # rows from which a profile is computed, at most,
+_MANY_VALUES = 2_000_000  # fewer if they have more values than this,
+_ENOUGH_ROWS = 1000  # but at least so many rows
 _ROWS_FOR_RANGE = 100  # fewest rows for a range
 _ROWS_FOR_TAILS = 20  # fewest rows for an estimate of tails
-_SORTED_VALUES = 200_000  # values that are sorted to find ties,
-_FEWEST_SORTED = 200  # or this many rows if that is more
-_LEVEL = 0.006  # false alarm rate of each of six tests, except for
-_LEVELS = {"mean": 0.02}  # the most important one: 0.05 for all together
+_SORTED_VALUES = 200_000  # values that are sorted to find equal ones, at most,
+_FEWEST_SORTED = 200  # but at least so many rows
+_LEVEL = 0.006  # rate of false alarms of each of six tests, except
+_LEVELS = {"mean": 0.02}  # that of the mean, the most important one; all together 5%
 _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
-_DRIFT = 0.5  # standard deviations
+# differences must also be large, or thousands of rows would raise alarms about nothing
+_DRIFT = 0.5  # change of a mean, in standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _ROUNDED = 1.1  # factor by which rounding in files may change a variance
-_BLOCK_VALUES = 1 << 22  # values of which a profile is computed at a time
+_BLOCK_VALUES = 1 << 22  # values that a profile is computed from at a time
 _TABLES = ("mean", "sd", "missing", "low", "high", "tails")
-_ROUNDING = 1e-8  # variance, of 1, below which nothing is known of powers
-_MUCH_MISSING = 0.1  # more than when fitting
+_ROUNDING = 1e-8  # variance, relative to that in the fit, below which higher powers are rounding
+_MUCH_MISSING = 0.1  # more missing than in the fit, as a share of rows
 _overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
 _VERDICTS = {
     "as fitted": "As fitted: the data look like those that the map was fitted on.",
@@ -45,7 +46,7 @@ _VERDICTS = {
     "unknown": "Unknown: the map has no profile of the data that it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
-VERDICTS = ("stop", "look", "unknown", "as fitted")  # the gravest first
+VERDICTS = ("stop", "look", "unknown", "as fitted")  # the most serious first
 _ADVICE = {
     "mean moved": "Without confounders, other subjects cannot be distinguished from a drifting "
     "device. Refit if the device changed.",
@@ -76,7 +77,7 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
 
 
 def _most_rows(n_features: int) -> int:
-    """Return the number of rows from which a profile is computed."""
+    """Return how many rows a profile is computed from, at most."""
     return max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(n_features, 1)))
 
 
@@ -175,12 +176,12 @@ class Profile:
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
 
     def _n_known(self) -> Array:
-        """Return how many values of every feature its moments are of."""
+        """Return the number of values from which each feature's moments were computed."""
         n = min(self.n_rows, _most_rows(len(self.mean)))
         return np.maximum(n * (1 - self.missing), 2.0)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles may be of the same rows, given that they may be rounded."""
+        """Tell whether two profiles, which may be rounded, may be of the same rows."""
         if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
             return False
         fine = 1.1 * np.fmax(steps(self.sd), steps(other.sd))
@@ -334,7 +335,7 @@ def _together(parts: Mapping[Any, Check]) -> Check:
         return each[0]
     common = [f for f in each[0].findings if all(f in one.findings for one in each)]
     said = list(common)
-    for label, one in parts.items():  # what holds for all is said once
+    for label, one in parts.items():  # findings that all parts share are reported once
         own = [finding for finding in one.findings if finding not in common]
         said += [replace(f, text=f"{label}: {f.text}") for f in own]
     rows = (({"batch": n} | row) for n, one in parts.items() for row in one.features.rows())
@@ -429,7 +430,12 @@ class Monitor:
 
     @_overflowing
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
-        """Return a table of all features, and findings about those that differ."""
+        """Return a table of all features, and findings about those that differ.
+
+        Levels of tests are divided by the number of features, not of independent ones: that is made
+        for sums of squares, and the largest of 100 features that correlate by .5 exceeds the 5%
+        limit of 4 independent ones in 35% of cases.
+        """
         profile, known = self.profile, self.known
         assert profile is not None
         count = np.maximum(known, 1)
@@ -511,7 +517,7 @@ def _digits(sd: Array) -> Array:
 
 
 def steps(sd: Array) -> Array:
-    """Return the power of ten at a tenth of standard deviations, or below it; 0 for none."""
+    """Return the power of ten at or below a tenth of standard deviations; 0 if these are 0."""
     size = np.where(np.isfinite(sd) & (sd > 0), _digits(sd), 1.0)
     with np.errstate(all="ignore"):
         step = 10.0 ** np.floor(np.log10(size / 10) + 1e-9)
@@ -519,7 +525,7 @@ def steps(sd: Array) -> Array:
 
 
 def multiples(turn: Any, values: Array, step: Array) -> Array:
-    """Return multiples of powers of ten, in their shortest form."""
+    """Return values rounded by `turn` to multiples of powers of ten, in their shortest form."""
     power = -np.rint(np.log10(ones_for_zeros(step)))
     with np.errstate(all="ignore"):
         many = turn(values / ones_for_zeros(step))

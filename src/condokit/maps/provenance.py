@@ -1,4 +1,4 @@
-"""How a map came about, as plain facts that cannot be changed: text, numbers, lists and dicts."""
+"""How a map was made, as plain facts that cannot be changed: text, numbers, lists, dicts."""
 
 import hashlib
 import math
@@ -18,10 +18,10 @@ from condokit.checks import Array
 from condokit.data.study import Confounder, Study
 from condokit.io.schema import MAPS
 
-_DEEPEST = 6
-_MOST_ENTRIES = 100_000
-_LONGEST_TEXT = 100_000
-_LARGEST = 1 << 63
+_DEEPEST = 6  # levels of nesting
+_MOST_ENTRIES = 100_000  # of all lists and dicts together
+_LONGEST_TEXT = 100_000  # characters
+_LARGEST = 1 << 63  # whole numbers below this fit in 64 bits
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -31,6 +31,7 @@ class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse any change."""
         raise TypeError("The dict is immutable; make a new one, {**facts, 'key': value}.")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -42,20 +43,20 @@ class FrozenDict(dict[str, Any]):
 
 def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
-    if value is None or isinstance(value, FrozenDict):  # which is checked, or our own account
+    if value is None or isinstance(value, FrozenDict):  # the latter was checked before
         return value
     MAPS.read(value, "provenance", "provenance")
     return frozen(value)
 
 
 def frozen(facts: Mapping[str, Any]) -> FrozenDict:
-    """Return facts that cannot be changed; a file's schema is asked when they are saved."""
+    """Return facts that cannot be changed; the file's schema is checked when they are saved."""
     found: FrozenDict = _frozen(facts, [_MOST_ENTRIES])
     return found
 
 
 def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
-    """Copy plain values into tuples and dicts that cannot be changed, as long as there is room."""
+    """Copy plain values into tuples and dicts that cannot be changed; refuse too many entries."""
     match value:
         case None | bool():
             return value
@@ -85,7 +86,7 @@ def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Return facts as plain dicts, which every way of storing Python objects can fill."""
+    """Return facts as plain dicts and tuples, which pickle and other formats can restore."""
     if type(value) in (FrozenDict, dict):
         return {key: thawed(item) for key, item in value.items()}
     return tuple(map(thawed, value)) if isinstance(value, tuple) else value
@@ -93,7 +94,7 @@ def thawed(value: Any) -> Any:
 
 @cache
 def _installed(package: str) -> str:
-    """Return the version of a package that need not be imported; to look it up takes long."""
+    """Return the version of a package without importing it; the lookup is slow."""
     return metadata.version(package)
 
 
@@ -109,10 +110,12 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint(domains: Study) -> dict[str, str]:
-    """Return SHA-256 of the rows of "query" and "reference": features and confounders, in order."""
-    # It tells whether a map was fitted on the same data, whatever file, container or precision they
-    # came in. Names of features are not part of it. One hash covers both, since that of a few
-    # categories alone could be guessed.
+    """Return SHA-256 hashes of the "query" and "reference" rows, features and confounders in order.
+
+    They say whether a map was fitted on the same data, whatever file, container or precision these
+    came in. Names of features are not included. One hash covers features and confounders, since
+    that of a few categories on their own could be guessed.
+    """
     sides = {"query": domains.is_query, "reference": ~domains.is_query}
     hashes = {name: hashlib.sha256() for name in sides}
     for rows, chunk in replace(domains, links=None).chunks():

@@ -1,8 +1,8 @@
-"""Standard errors of maps and of mapped values: a covariance, or draws.
+"""Standard errors of maps and of mapped values, as a covariance or as draws.
 
 The errors of lines and curves are covariances of their coefficients, feature by feature; those of a
-matrix are draws, each a change of all entries at once. Both can be propagated through other maps,
-and both are written to the file of their map, rounded.
+matrix are draws, each a change of all its entries at once. Both can be propagated through other
+maps, and both are written to the file of their map, rounded.
 """
 
 from abc import ABC, abstractmethod
@@ -18,8 +18,8 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.maps.formula import interpolated
 from condokit.maps.profile import multiples, steps
 
-_MOST_VALUES = 1 << 22  # mapped values, of all draws together, that are held in memory at a time
-_DIGITS = 3  # of errors in files,
+_MOST_VALUES = 1 << 22  # mapped values of all draws that are in memory at a time
+_DIGITS = 3  # significant digits of errors in files,
 _DIGITS_OF_MATRICES = 6  # and of matrices, whose large errors cancel if features are correlated
 
 
@@ -88,11 +88,11 @@ class LineErrors(StandardErrors):
 
     @abstractmethod
     def behind(self, map: Any, centre: Array) -> Any:
-        """Return the errors as functions of the input of another affine map that comes first."""
+        """Return the errors as functions of the input of an affine map that is applied before."""
 
     @abstractmethod
     def plus(self, other: Any, times: float = 1.0) -> Any:
-        """Return the errors of a sum with independent ones, whose variances count `times`."""
+        """Return the errors of a sum with an independent error, its variance times `times`."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class DiagonalErrors(LineErrors):
     of_scale: Array  # of m
     of_image: Array  # of r
     centre: Array  # c, the point whose image is learned independently of the scale
-    covariance: Array | float = 0.0  # of the two errors
+    covariance: Array | float = 0.0  # of the errors of m and r
     is_drawn: bool = False
 
     @classmethod
@@ -130,13 +130,15 @@ class DiagonalErrors(LineErrors):
     def scale(self) -> Array:  # noqa: D102
         return self.of_scale
 
-    def std(self, X: Array) -> Array:  # noqa: D102
+    def std(self, X: Array) -> Array:
+        """Return the root of se(r)^2 + se(m)^2 (x - c)^2 + 2 cov (x - c), (n_rows, n_features)."""
         away = X - self.centre
         both = np.hypot(self.of_image, away * self.of_scale)
         unit = ones_for_zeros(both)  # so that squares of large values do not overflow
         return both * np.sqrt(np.maximum(1 + 2 * (away / unit) * (self.covariance / unit), 0.0))
 
-    def at(self, centre: Array) -> "DiagonalErrors":  # noqa: D102
+    def at(self, centre: Array) -> "DiagonalErrors":
+        """Return the same errors, parametrised around another centre."""
         image = self.std(centre[None])[0]
         covariance = self.covariance + (centre - self.centre) * self.of_scale**2
         return replace(self, of_image=image, centre=centre, covariance=covariance)
@@ -155,7 +157,8 @@ class DiagonalErrors(LineErrors):
         scale, both = here.of_scale * np.abs(map.scale), here.covariance * map.scale
         return replace(here, of_scale=scale, covariance=both, centre=centre)
 
-    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:  # noqa: D102
+    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:
+        """Return the errors of a sum; variances and covariances add up around one centre."""
         if not isinstance(other, DiagonalErrors):
             return self.draws().plus(other, times)
         other, root = other.at(self.centre), np.sqrt(times)
@@ -188,19 +191,19 @@ class DiagonalErrors(LineErrors):
 
 @dataclass(frozen=True)
 class CurveErrors(StandardErrors):
-    """Standard errors of increasing curves, at their knots, and growing beyond them.
+    """Standard errors of increasing curves, at their knots, growing beyond them.
 
     Between knots they are interpolated, as if errors of neighbouring knots were fully correlated.
     """
 
     knots: Array  # (n_features, n_knots)
     values: Array  # errors of the values there
-    slopes: Array  # (n_features, 2): by which they grow below the first and above the last knot
+    slopes: Array  # (n_features, 2): growth per unit below the first and above the last knot
     is_drawn: bool = False
 
     @classmethod
     def at_knots(cls, knots: Array, std: Any) -> "CurveErrors":
-        """Evaluate a function of rows, which returns errors, at knots and one range beyond."""
+        """Return errors from a function of rows, evaluated at the knots and one range beyond."""
         ends, wide = knots[:, [0, -1]], np.ptp(knots, axis=1)[:, None] * [[-1.0, 1.0]]
         values, there, far = (std(x.T).T for x in (knots, ends, ends + wide))
         return cls(knots, values, np.maximum(far - there, 0.0) / np.abs(wide))
@@ -219,9 +222,9 @@ class CurveErrors(StandardErrors):
 
 @dataclass(frozen=True)
 class DrawnErrors(LineErrors):
-    r"""Standard errors of a matrix: changes of all its entries at once, whose squares add up.
+    r"""Standard errors of a matrix as draws: changes of all its entries, whose squares add up.
 
-    :math:`\mathrm{se}_j(x)^2 = \sum_k (i_{kj} + s_{kj}' (x - c))^2`.
+    :math:`\mathrm{se}_j(x)^2 = \sum_k (i_{kj} + s_{kj}' (x - c))^2` over draws k, for output j.
     """
 
     scales: Array  # (n_draws, n_outputs, n_features)
@@ -247,7 +250,8 @@ class DrawnErrors(LineErrors):
         images = self.images + self.scales @ (centre - self.centre)
         return replace(self, images=images, centre=centre)
 
-    def passed(self, map: Any) -> "DrawnErrors":  # noqa: D102
+    def passed(self, map: Any) -> "DrawnErrors":
+        """Return the errors after another affine map, which is applied to every draw."""
         if map.kind == "diagonal":
             return replace(
                 self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
@@ -264,7 +268,8 @@ class DrawnErrors(LineErrors):
         here = self.at(map.without_links(centre[None])[0])
         return replace(here, scales=here.scales @ map.A, centre=centre)
 
-    def plus(self, other: Any, times: float = 1.0) -> "DrawnErrors":  # noqa: D102
+    def plus(self, other: Any, times: float = 1.0) -> "DrawnErrors":
+        """Return the errors of a sum: the draws of both."""
         other = other.draws() if isinstance(other, DiagonalErrors) else other
         other = other.at(self.centre)
         scales = np.concatenate([self.scales, np.sqrt(times) * other.scales])
@@ -274,7 +279,7 @@ class DrawnErrors(LineErrors):
     def to_dict(self) -> dict[str, Array]:
         """Return the factor of a covariance for every output, in place of the draws.
 
-        As seeds are known, draws from few rows would reveal the influence of each row.
+        Seeds are known, so draws from few rows would reveal the influence of each row.
         """
         wide = self.scales.shape[2]
         best = np.linalg.lstsq(self.scales.reshape(-1, wide), -self.images.ravel(), rcond=1e-8)[0]
@@ -322,6 +327,7 @@ def chained(first: Any, second: Any, both: Any) -> StandardErrors | None:
         return found
 
     def std(X: Array) -> Array:
+        """Return errors of both maps, the first's passed through the second by differences."""
         error, Y = one.std(X), first.without_links(X)
         above, below = (second.without_links(Y + sign * error) for sign in (1, -1))
         return np.hypot((above - below) / 2, two.std(Y))
@@ -354,18 +360,18 @@ def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors |
 
 
 def common_shares(shares: Array) -> Array:
-    r"""Return how often variances of maps to one reference count in that of their rows together.
+    r"""Return factors of the variances of maps to one reference, in that of all rows together.
 
-    Such maps share about half of the variance of their errors, that of the reference's
-    rows. Errors e of maps with shares w of the rows then have the variance
-    :math:`\tfrac12 \sum w^2 e^2 + \tfrac12 (\sum w e)^2`, which is at most, and for equal errors
-    is, :math:`\tfrac12 \sum (w^2 + w) e^2`.
+    The errors of such maps share about half of their variance, that of the reference's rows. If e
+    are the errors and w the shares of rows, the variance is
+    :math:`\tfrac12 \sum w^2 e^2 + \tfrac12 (\sum w e)^2`. This is at most, and for equal errors is,
+    :math:`\tfrac12 \sum (w^2 + w) e^2`.
     """
     return (shares**2 + shares) / 2
 
 
 def of_rows(maps: Sequence[Any], shares: Array) -> StandardErrors | None:
-    """Return the errors of rows that several maps moved to one reference, as far as these tell."""
+    """Return the errors of rows that several maps moved to one reference; None if unknown."""
     known, times = [one.errors for one in maps], common_shares(shares)
     if any(one is None for one in known):
         return None
@@ -398,7 +404,7 @@ def read_errors(map: Any, fields: dict[str, Array]) -> StandardErrors:
 
 
 def _near(centre: Array, image: Array | float, scale: Array) -> Array:
-    """Round centres to a tenth of the ratio of the errors of image and scale, a length in x."""
+    """Round centres to a tenth of the errors of image over scale, which is a length in x."""
     with np.errstate(all="ignore"):
         step = steps(np.where(scale > 0, image / scale, np.nan))
     found = np.where(step > 0, multiples(np.rint, centre, step), _few_digits(centre))
@@ -406,6 +412,6 @@ def _near(centre: Array, image: Array | float, scale: Array) -> Array:
 
 
 def _few_digits(values: Array, n_digits: int = _DIGITS) -> Array:
-    """Round numbers to a few digits each."""
+    """Round numbers to a few significant digits."""
     found = [float(f"{value:.{n_digits - 1}e}") for value in values.ravel().tolist()]
     return np.array(found).reshape(values.shape)

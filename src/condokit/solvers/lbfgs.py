@@ -1,4 +1,4 @@
-"""L-BFGS, of any function or within any family of maps: watched, and stopped by Ctrl-C."""
+"""L-BFGS for any function or family of maps, with progress, and stopped by Ctrl-C."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,9 +24,9 @@ Objective = Callable[[Array, Array], Evaluation]
 
 @dataclass
 class Watch:
-    """Who looks at a fit, and whether they have seen enough."""
+    """Progress of a fit, and whether the user has stopped it."""
 
-    show: Callable[[int, str], None]  # shows how many evaluations there were and what is reached
+    show: Callable[[int, str], None]  # shows the number of evaluations and the present objective
     stopped: bool = False  # whether Ctrl-C was pressed: searches then end where they are
     n_evaluations: int = 0
 
@@ -37,7 +37,7 @@ _pools = cache(ThreadpoolController)
 
 @contextmanager
 def threads(n_jobs: int | None) -> Iterator[None]:
-    """Run linear algebra with so many threads: None is 1, -1 all there are."""
+    """Limit linear algebra to so many threads: None is 1, -1 all there are."""
     limit = 1 if n_jobs is None else None if n_jobs == -1 else int(n_jobs)
     with _pools().limit(limits=limit, user_api="blas"):
         yield
@@ -45,7 +45,7 @@ def threads(n_jobs: int | None) -> Iterator[None]:
 
 @contextmanager
 def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
-    """Run a fit with so many threads, with progress, and ready for Ctrl-C."""
+    """Run a fit with so many threads, show progress, and let Ctrl-C end searches."""
     with progress("evaluations", None, verbose, "Fitting") as show, threads(n_jobs):
         watch = Watch(show)
         token = _watch.set(watch)
@@ -69,6 +69,7 @@ def lbfgs(
     best: dict[str, Any] | None = None
 
     def finite(v: Array) -> tuple[float, Array]:
+        """Return value and gradient, a large number if infinite; remember the best point."""
         nonlocal worst, best, n_evaluations
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # of a step too far
             value, gradient = function(v)
@@ -102,16 +103,17 @@ def lbfgs(
 
 
 def infinite(A: Array, b: Array) -> Evaluation:
-    """Return the value of an objective where it has none."""
+    """Return an infinite value with zero gradients, as of a singular matrix."""
     return np.inf, np.zeros_like(A), np.zeros_like(b)
 
 
 def in_coordinates(
     objective: Objective, near: Coordinates
 ) -> Callable[[Array], tuple[float, Array]]:
-    """Return value and gradient of an objective in coordinates of maps."""
+    """Return an objective of maps as a function of coordinates, with its gradient."""
 
     def function(theta: Array) -> tuple[float, Array]:
+        """Return value and gradient at theta."""
         value, d_A, d_b = objective(*near.unpack(theta))
         return value, near.pull_back(theta, d_A, d_b)
 
@@ -121,7 +123,7 @@ def in_coordinates(
 def descend(
     objective: Objective, near: Coordinates, max_iter: int, ftol: float = 1e-13, gtol: float = 1e-8
 ) -> Solution:
-    """Return the local minimum that is reached from where the coordinates start."""
+    """Return the local minimum that is reached from the start of the coordinates."""
     if len(near.start) == 0:
         A, b = near.unpack(near.start)
         return Solution.of(A, b, objective=objective(A, b)[0])
@@ -139,6 +141,6 @@ def descend(
 
 
 def keeping_orientation(objective: Objective, A: Array) -> Objective:
-    """Return the objective, infinite where the determinant has another sign than that of A."""
+    """Return the objective, infinite where det has another sign than det A."""
     sign = np.linalg.slogdet(A)[0]
     return lambda A, b: objective(A, b) if np.linalg.slogdet(A)[0] == sign else infinite(A, b)

@@ -1,4 +1,4 @@
-"""Diagonal plus low rank: maps of very many features, at a cost that is linear in their number."""
+"""Maps with a diagonal plus a low-rank matrix, at a cost linear in the number of features."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,11 +13,11 @@ from condokit.solvers.lbfgs import lbfgs
 from condokit.solvers.solution import Solution
 from condokit.summaries.factors import FactorGaussian, FactorPair
 
-_PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
+_PULL = 0.4  # weight of the penalty, over the noise of the gradient: sqrt(features / rows)
 
 
 def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
-    """Return the best map of low rank beside a diagonal, after which the pair is given."""
+    """Return the best map of low rank after the diagonal map `start`, which `pair` includes."""
     objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty_of(pair))
     U, V = objective.leading(rank)
     zero, function = np.zeros(len(U)), partial(objective.of_numbers, rank=rank)
@@ -32,12 +32,12 @@ def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
 
 
 def penalty_of(pair: FactorPair) -> float:
-    """Return the weight of the penalty, which fades as rows are added."""
+    """Return the weight of the penalty, which decreases with the number of rows."""
     return _PULL * float(np.sqrt(len(pair.unit) / pair.fewest_rows))
 
 
 def after_start(pair: FactorPair, start: Solution, theta: Array, rank: int) -> Solution:
-    """Return the map that numbers (log m, U, V, c) stand for after a diagonal one."""
+    """Return the map that theta = (log m, U, V, c) stands for, after the diagonal map `start`."""
     # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
     m, U, V, c = parts(theta, rank)
     from_middle = (start.offset - pair.middle) / pair.unit
@@ -50,7 +50,7 @@ def after_start(pair: FactorPair, start: Solution, theta: Array, rank: int) -> S
 
 
 def after_own_diagonal(pair: FactorPair, solution: Solution) -> Array:
-    """Return the numbers (log m, U, V, c) of a map of low rank after its own diagonal part."""
+    """Return theta of a low-rank map, relative to its own diagonal part."""
     left, right = np.asarray(solution.left), np.asarray(solution.right)
     U = left / pair.unit[:, None]
     V = right * (pair.unit / solution.scale)[:, None]
@@ -59,8 +59,8 @@ def after_own_diagonal(pair: FactorPair, solution: Solution) -> Array:
 
 
 def turns(theta: Array, rank: int) -> Array:
-    """Return the directions in which numbers may change without changing the map."""
-    # U V' = (U + U K)(V - V K')' but for what is of the second order
+    """Return the directions in which theta may change without changing the map."""
+    # U V' = (U + U K)(V - V K')' up to second order
     m, U, V, c = parts(theta, rank)
     rest = np.zeros(len(m))
     changes = ((U @ K, -V @ K.T) for K in np.eye(rank**2).reshape(-1, rank, rank))
@@ -127,15 +127,17 @@ class LowRankKL:
         return float(value), [diagonal * m, GV, GU, d_c]
 
     def leading(self, rank: int) -> tuple[Array, Array]:
-        """Return the steepest directions of low rank at the identity, as factors U and V."""
-        # of G V and G' U, the gradients in U and V where the other factor is nothing
+        """Return the steepest low-rank directions at the identity, as factors U and V."""
+        # the gradients are G V in U if U = 0, and G' U in V if V = 0
         one, none = np.ones(len(self.strata[0][1])), np.zeros(len(self.strata[0][1]))
 
         def product(M: Array) -> Array:
+            """Return minus the gradient matrix G times M."""
             M = M.reshape(len(one), -1)
             return -self.value_and_grad(one, 0 * M, M, none)[1][1]
 
         def back(M: Array) -> Array:
+            """Return minus the transposed gradient matrix G' times M."""
             M = M.reshape(len(one), -1)
             return -self.value_and_grad(one, M, 0 * M, none)[1][2]
 

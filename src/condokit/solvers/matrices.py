@@ -1,4 +1,4 @@
-"""The search of full matrices: starts in closed form or at random, the best of them polished."""
+"""The search for full matrices: many starts, the best of which is polished."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,10 +18,10 @@ from condokit.solvers.solution import Solution
 from condokit.solvers.units import TINY, Units, decoded
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 
-_MODES = 5  # maps that other divergences suggest as starts
-_MODE_SEARCHES = 20
-_FLIP_FEE = 5.0  # nats that the data must give for a reflection
-_FLIP_FEE_PER_ROW = 0.01
+_MODES = 5  # maps that are suggested to other divergences as starts, at most
+_MODE_SEARCHES = 20  # starts from which these are searched, at most
+_FLIP_FEE = 5.0  # nats demanded of a reflection: round numbers between good and bad maps,
+_FLIP_FEE_PER_ROW = 0.01  # and nats per row and feature, if that is more
 _RIVAL, _APART = 2.0, 0.5  # nats by which a rotation, 60 degrees or more from the best, is as good
 _RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
 _RIDGE = 0.03  # the same where rows are too few to choose
@@ -35,7 +35,11 @@ def minimise(
     pair: GaussianPair,
     make_objective: Callable[[Units], Objective] | None = None,
 ) -> Solution:
-    """Find the best matrix of a family for an objective; without any, for reverse KL."""
+    """Find the best matrix of a family for an objective; by default for reverse KL.
+
+    If all matrices are allowed and features are few, starts are explored by reverse KL, which is
+    fast, and the best is polished on the objective.
+    """
     units, n_starts = Units(pair, family.search.units), family.search.n_starts
     few, max_iter = pair.n_features <= MOST_DENSE, int(family.search.max_iter)
     objective: Objective
@@ -50,6 +54,7 @@ def minimise(
         return best_of(units, solve, begin, is_rigid=family.is_rigid)
 
     def descent(max_iter: int) -> Solver:
+        """Return a solver by L-BFGS that keeps the orientation of its start."""
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
 
     begin = starts(units, pair, n_starts if few else min(n_starts, 3), kept)
@@ -73,22 +78,24 @@ def best_of(
     enough: float = -np.inf,
     is_rigid: bool = False,
 ) -> Solution:
-    """Solve from every start and keep the best, polished; a reflection must be worth its fee.
+    """Solve from every start, keep the best and polish it; a reflection must be worth a fee.
 
-    That is `_FLIP_FEE` nats in all, and `_FLIP_FEE_PER_ROW` nats per row and feature: rows are
-    neither Gaussian nor independent, and most instruments do not turn the world inside out. A
-    rigid map pays `_FLIP_FEE` for rotations, too, by every axis that is turned; where another of
-    them is as good, its `curvature` is 0. Starts are no longer tried after a map that keeps the
-    orientation has a value below `enough`.
+    The fee is `_FLIP_FEE` nats in all, or `_FLIP_FEE_PER_ROW` nats per row and feature if that is
+    more: rows are neither Gaussian nor independent, and most instruments do not reflect. A rigid
+    map pays `_FLIP_FEE` for rotations too, for each axis that is turned. If another rotation is as
+    good, the `curvature` of the result is 0, which means that it is not identified. Further starts
+    are skipped after a map without reflection has a value below `enough`.
     """
     n_rows = max(float(units.query.count.sum()), 1.0)
     fee = max(_FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
 
     def cost(solution: Solution) -> float:
+        """Return the objective and the fees, in nats per query row."""
         turns = solution.turn - solution.is_reflection if is_rigid else 0.0
         return solution.objective + fee * solution.is_reflection + _FLIP_FEE / n_rows * turns
 
     def solved(solve: Solver, start: Solution) -> Solution:
+        """Return the solution from a start, in the user's units."""
         return decoded(units, solve(*units.encode(start.scale, start.offset)))
 
     found: dict[str, Solution] = {}
@@ -116,7 +123,7 @@ def best_of(
 
 
 def _rivals(one: Solution, best: Solution, most: float) -> bool:
-    """Tell whether another rotation, of the same orientation, is as good."""
+    """Tell whether another rotation of the same orientation is as good, within `most`."""
     if one.objective > best.objective + most or one.is_reflection != best.is_reflection:
         return False
     between = Solution.of(one.scale @ np.linalg.inv(best.scale), one.image)
@@ -126,7 +133,7 @@ def _rivals(one: Solution, best: Solution, most: float) -> bool:
 def matrix_starts(
     pair: GaussianPair, n_starts: int | None = None, kept: bool = False
 ) -> list[Start]:
-    """Return full matrices to start from: the best few that Gaussian divergences suggest."""
+    """Return full matrices to start from: the best few local minima of reverse KL."""
     n_starts = n_starts or _MODE_SEARCHES
     units = Units(pair, "white")
     if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
@@ -144,11 +151,11 @@ def matrix_starts(
 def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
     r"""Return the regression of the reference's stratum means on query rows.
 
-    :math:`A = C (B + W / 2 + \lambda \operatorname{diag}(B + W))^{-1}` with C and B the covariances
-    of the stratum means of both domains and of the query alone, and W that of query rows within
-    strata. With all of W, it regresses the means of the reference on rows, whose spread within
-    strata is then noise alone; with nothing of it on means, as if rows had none. Means count by the
-    rows n and m behind them, :math:`n m / (n + m)`.
+    :math:`A = C (B + W / 2 + \lambda \operatorname{diag}(B + W))^{-1}`, where C is the covariance
+    of the stratum means of both domains, B that of the query's, and W that of query rows within
+    strata. With W in full, the means would be regressed on rows, whose spread within strata is then
+    only noise; without W, they would be regressed on means, as if rows had no spread. Strata are
+    weighted by :math:`n m / (n + m)` with their n and m rows.
     """
     weights = _told(pair)
     mean_q, total = pair.query.balanced(weights)
@@ -160,17 +167,17 @@ def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
 
 
 def _told(pair: GaussianPair) -> Array:
-    """Return weights of strata by what a comparison of their means can tell."""
+    """Return weights of strata: the inverse variances of differences of their means."""
     n, m = pair.query.count, pair.reference.count
     weights = n * m / (n + m)
     return np.asarray(weights / weights.sum())
 
 
 def means_regression(whole: GaussianPair, halves: list[GaussianPair]) -> Solution:
-    r"""Return `means_map` with the ridge that on one half of the rows is best for the other.
+    r"""Return `means_map` with the ridge that, fitted on half of the rows, is best for the others.
 
-    That is by :math:`|A \mu_q + b - \mu_r|^2 + \operatorname{tr}(A W A') / 2` of other rows,
-    features of the reference in units of their spread, averaged over strata.
+    The criterion is :math:`|A \mu_q + b - \mu_r|^2 + \operatorname{tr}(A W A') / 2` on the other
+    half, averaged over strata, with features of the reference in units of their spread.
     """
     values = dict.fromkeys(_RIDGES if halves else (_RIDGE,), 0.0)
     unit = ones_for_zeros(np.sqrt(np.diag(whole.reference.balanced(_told(whole))[1])))
@@ -208,7 +215,7 @@ def rectangular_starts(pair: GaussianPair, means: Solution) -> list[Start]:
 def starts(units: Units, pair: GaussianPair, n: int, kept: bool = False) -> Iterator[Start]:
     """Yield n maps to start from: diagonal, transport, matched axes, then random rotations.
 
-    Every other of the latter is a reflection, unless the orientation is `kept`.
+    Every second random one is a reflection, unless orientation is `kept`.
     """
     if pair.start is not None:
         yield "given", Solution.of(*pair.start)
@@ -246,7 +253,7 @@ def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
 
 
 def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the balanced mean, sizes and axes (smallest first), and where strata are on these."""
+    """Return the balanced mean, sizes and axes (smallest first), and strata's means along these."""
     mean, cov = gaussians.balanced(weights)
     size, axes = np.linalg.eigh(cov)
     size = np.sqrt(np.maximum(size, TINY * size[-1]))
@@ -254,7 +261,11 @@ def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, 
 
 
 def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
-    """Return the map that aligns the principal axes, by choice no reflection; see `PCMatch`."""
+    """Return the map that aligns principal axes in their order; see `PCMatch`.
+
+    Signs follow from stratum means and skewness. A reflection is avoided if orientation is `kept`,
+    or if the sign of the least certain axis has less evidence than the fee.
+    """
     query, reference = pair.query, pair.reference
     mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
     mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
@@ -287,7 +298,7 @@ def nearest_rigid(A: Array, has_scale: bool) -> Array:
 
 
 def _cholesky(cov: Array) -> Array:
-    """Return the Cholesky factor, of a slightly raised diagonal where there is none."""
+    """Return the Cholesky factor; if there is none, with a slightly raised diagonal."""
     for raised in (0.0, 1e-12, 1e-9, 1e-6):
         with suppress(np.linalg.LinAlgError):
             return np.linalg.cholesky(cov + raised * np.diag(np.diag(cov)))

@@ -1,4 +1,4 @@
-"""Maps of resampled data by one Newton step each, from the map that was found."""
+"""Maps of resampled data, each by one Newton step from the fitted map."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,18 @@ from scipy import linalg
 
 from condokit.checks import Array
 
-_STEP = 1e-5  # of differences of gradients, in the solver's units
-_WIDE_STEP = 0.03  # the same between rows
-_FLAT = 1e-4  # share of a curvature that other coordinates leave, below which it is none
-Function = Callable[[Array], tuple[float, Array]]  # value and gradient at numbers for a map
+_STEP = 1e-5  # of finite differences of gradients, in the solver's units
+_WIDE_STEP = 0.03  # the same for divergences between rows
+_FLAT = 1e-4  # share of a curvature that other coordinates leave, below which it counts as none
+Function = Callable[[Array], tuple[float, Array]]  # value and gradient at theta
 
 
 class OneStep:
-    r"""One Newton step from numbers theta to where another objective is least.
+    r"""One Newton step from theta to the minimum of another objective.
 
     With H the derivative of the gradient at :math:`\theta`, a nearby objective whose gradient there
-    is :math:`g_b` is least at about :math:`\theta - H^{-1} g_b`. Objectives of resampled rows
-    differ only by their sampling errors, so what the step leaves is of the second order.
+    is :math:`g_b` has its minimum at about :math:`\theta - H^{-1} g_b`. Objectives of resampled
+    rows differ only by sampling errors, so the step's error is of second order.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The one form in which a solver hands over a map: its parts, their errors, facts of the search."""
+"""The result of every solver: the parts of a map, their errors, and facts of the search."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -12,30 +12,30 @@ from condokit.data.arrays import ones_for_zeros
 
 @dataclass(frozen=True)
 class Evidence:
-    r"""What a likelihood knows of scales beyond their standard errors.
+    r"""What a likelihood says of scales beyond their standard errors.
 
-    The profile likelihood of u = log m is
+    The log profile likelihood of u = log m is
     :math:`n u - \tfrac{dof}{2} \log(G_{00} + 2 e^u G_{01} + e^{2u} G_{11})`.
     """
 
     residual_sd: Array  # (n_features,), in units of the reference
-    n_effective: float  # as how many independent features these count
+    n_effective: float  # effective number of independent features
     dof: Array  # (n_features,)
-    n_eff: Array  # (n_features,): n, query rows that inform on the scale
+    n_eff: Array  # (n_features,): n, effective number of query rows
     profile: Array  # (3, n_features): G00, G01 and G11 in units of the reference
     directions: Any = None  # (n_features, k): see `law.posterior.Maps`
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Increasing curves of all features: lines between knots and beyond them, with errors."""
+    """Increasing curves of all features, straight between knots and beyond them, with errors."""
 
     knots: Array  # (n_features, n_knots)
     values: Array  # their images
     slopes: Array  # (n_features, 2): below the first knot and above the last
     sd: Array  # standard errors of values
     sd_slopes: Array  # by which these grow beyond the knots
-    bent: Array  # (n_features,): probability that it is no straight line
+    bent: Array  # (n_features,): probability that the curve is not a straight line
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ class Solution:
     # independent of each other; None if unknown
     se_log_scale: Array | None = None
     se_image: Array | None = None
-    # (n_features,): covariance of log scale and image that skewed data leave; None if neglected
+    # (n_features,): covariance of log scale and image, nonzero for skewed data; None if neglected
     covariance: Array | None = None
     evidence: Evidence | None = None
-    plain: "Solution | None" = None  # the map that it was pulled from
-    curves: "Curves | None" = None  # what the line is bent to
-    # what was found of the law of features given confounders, for the report
+    plain: "Solution | None" = None  # the solution before shrinkage
+    curves: "Curves | None" = None  # curves that replace the lines
+    # facts of the law of features given confounders, for the report
     law: dict[str, Any] = field(default_factory=dict)
-    # (n_features,): factor of standard errors for what few rows leave unknown of them
+    # (n_features,): factor of standard errors, for few degrees of freedom
     widening: Any = 1.0
-    objective: float = float("nan")  # what was made small
+    objective: float = float("nan")  # value of what was minimised
     n_iter: int = 0  # iterations from the best start; 0 for a closed form
-    # largest entry of the gradient in the solver's units, along what is free
+    # largest entry of the gradient in the solver's units, along free directions
     gradient_norm: float = 0.0
-    # what each start led to: the objective, or the reverse KL divergence where that explores
+    # the value reached from each start: of the objective, or of reverse KL where that explores
     starts: dict[str, float] = field(default_factory=dict)
-    # least second derivative of reverse KL at the map, in white units, where it is known: times the
-    # rows, how well the data determine what they determine least
+    # least eigenvalue of the Hessian of reverse KL in white units, if known; times the number of
+    # rows, it says how well the least certain direction of the map is determined
     curvature: float = float("nan")
 
     @classmethod
@@ -98,7 +98,7 @@ class Solution:
 
     @property
     def is_reflection(self) -> bool:
-        """Whether the map turns the orientation around."""
+        """Whether the map reverses orientation: its determinant is negative."""
         if self.scale.ndim == 1:
             return bool(np.prod(np.sign(self.scale)) < 0)
         rows, columns = self.scale.shape
@@ -106,7 +106,7 @@ class Solution:
 
     @property
     def turn(self) -> float:
-        r"""How far a matrix that keeps angles turns, :math:`(d - tr Q) / 2`: 1 per axis turned."""
+        """How far a matrix that keeps angles turns, (d - tr Q) / 2: 1 for a reversed axis."""
         size = np.abs(np.linalg.det(self.scale)) ** (1 / len(self.scale))
         return float(len(self.scale) - np.trace(self.scale) / ones_for_zeros(size)) / 2
 
@@ -140,7 +140,11 @@ def decorrelated(solution: Solution, covariance: Array) -> Solution:
 
 
 def without_offset(solution: Solution) -> Solution:
-    """Return the best scale without offset, given estimates of scale and image, and its error."""
+    """Return the best scale of a map without offset, with its standard error.
+
+    The estimated log-scale and image are normal with their standard errors; both determine the
+    scale.
+    """
     se_log, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
     free = (se_log > 0) & (se_image > 0)  # not so for constants, which stay
     se_log, se_image = np.where(free, se_log, 1.0), np.where(free, se_image, 1.0)
@@ -176,7 +180,7 @@ def no_change(centre: Array) -> Solution:
 
 
 def only_shifted(solution: Solution, flat: Array) -> Solution:
-    """Give constant features the scale one, and no standard error: none is known."""
+    """Set the scale of `flat` features to one, and their standard errors to 0: none is known."""
     errors: dict[str, Any] = {
         name: np.where(flat, 0.0, error)
         for name in ("se_log_scale", "se_image")
@@ -186,12 +190,12 @@ def only_shifted(solution: Solution, flat: Array) -> Solution:
 
 
 def joined(results: list[tuple[Array, Solution]]) -> Solution:
-    """Put the solutions of groups of features together in the order of the features."""
+    """Join solutions of groups of features, given the numbers of each group's features."""
     features, parts = zip(*results)
     order = np.argsort(np.concatenate(features))
 
     def together(records: Any, names: tuple[str, ...]) -> dict[str, Any]:
-        """Join what all records have."""
+        """Join the arrays that all records have."""
         found = {name: [getattr(record, name) for record in records] for name in names}
         return {
             name: np.concatenate(values, axis=-1)[..., order]
@@ -216,7 +220,7 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
 
 
 def joined_law(laws: list[dict[str, Any]], order: Array) -> dict[str, Any]:
-    """Put together what was found of groups of features; what all share is that of the first."""
+    """Join facts of groups of features; other facts are those of the first group."""
     found = dict(laws[0])
     for name in {"heavy_tails", "discrete", "as_normal"}.intersection(found):
         found[name] = np.concatenate([law[name] for law in laws])[order]
@@ -224,8 +228,8 @@ def joined_law(laws: list[dict[str, Any]], order: Array) -> dict[str, Any]:
 
 
 def joint_number(size: Array, found: Array) -> float:
-    """Return as how many independent features those of all parts count, given those of each."""
-    # the mean squared correlation of features, as far as some were fitted together
+    """Return the effective number of features of all parts, given sizes and those of each part."""
+    # mean squared correlation; it is known only between features of the same part
     alike = np.maximum(size / found - 1, 0.0) * size
     r2 = min(float(alike.sum() / max((size * (size - 1)).sum(), 1)), 1.0)
     total = size.sum()

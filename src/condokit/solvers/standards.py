@@ -38,26 +38,26 @@ _SHIFT_WEIGHTS = np.array([0.05, 0.1, 0.15, 0.3, 0.4])
 _SCALES = np.array([0.0, 0.03, 0.1, 0.25, 1.0, 30.0])
 _SCALE_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
 _KAPPAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4)
-_UNMIXED = (0.65, 0.5)  # weight of a kappa of 0 between like devices, and between others
+_UNMIXED = (0.65, 0.5)  # probability that features do not mix, between like and unlike devices
 _FREE = np.array([10.0, 10.0, 10.0, 10.0, 10.0, 1e4])  # q of a slope of which nothing is known
-_TYPICAL = 0.05  # a device's noise, in variances of the reference: a guess before three pairs
-_GUESSED = 0.01  # pairs for which a guess of the noise counts
-_EXACT = 1e-12  # variance that is none
-_NEGLIGIBLE = 1e-3  # weight
+_TYPICAL = 0.05  # a guess of a device's noise before three pairs, in variances of the reference
+_GUESSED = 0.01  # pairs for which that guess counts: nu
+_EXACT = 1e-12  # variances below this count as zero
+_NEGLIGIBLE = 1e-3  # weights of the average below this are set to zero
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How far features beside its own may matter to an output, a priori."""
+    """Prior of how strongly other features matter to an output."""
 
     kappa: float = 0.0
-    power: float = 1.0  # of the variances along the axes: 1 is ridge regression
+    power: float = 1.0  # a: 1 is ridge regression
     prior: float = 1.0
 
 
 def mixes(unlike: bool) -> list[Mix]:
-    """Return priors of matrices between devices that measure the same, or other things."""
-    # without the same things to begin with, small axes are not worth believing
+    """Return the priors of matrices; `unlike` devices measure different things."""
+    # between unlike devices small axes are not worth believing: only a = 1
     some = list(product(_KAPPAS, (1.0,) if unlike else (0.5, 1.0)))
     unmixed = _UNMIXED[int(unlike)]
     return [Mix(prior=unmixed), *(Mix(*one, (1 - unmixed) / len(some)) for one in some)]
@@ -65,11 +65,11 @@ def mixes(unlike: bool) -> list[Mix]:
 
 @dataclass(frozen=True)
 class Base:
-    """A map that pairs may correct, in standard units."""
+    """A map that the pairs may correct, in standard units."""
 
     images: Array  # (n_pairs, n_outputs), of the pairs
-    image: Array  # (n_outputs,), of the centre
-    slope: Array  # (n_outputs,), its diagonal
+    image: Array  # (n_outputs,): image of the centre
+    slope: Array  # (n_outputs,): the diagonal of the map's matrix
     prior: float  # its probability before any pair is seen
     se: Array  # (2, n_outputs): standard errors of image and slope
     is_constant: Array | bool = False  # (n_outputs,): where nothing is known of slopes
@@ -77,7 +77,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Correction:
-    """What is added to the average of base maps at u: shift + slope u + matrix' axes' u."""
+    """What is added to the average of the base maps at u: shift + slope u + matrix' axes' u."""
 
     weights: Array  # (n_bases, n_mixes)
     shift: Array  # (n_outputs,)
@@ -90,12 +90,12 @@ class Correction:
 
 
 class Standards:
-    """Pairs in standard units; those of one subject count together as one."""
+    """Pairs in standard units; all pairs of one subject count as one."""
 
     def __init__(
         self, U: Array, Y: Array, subjects: Array, is_square: bool, sizes: Array | float = 1.0
     ) -> None:
-        # `sizes` are those of features beside each other, where these have the same units
+        # `sizes` are the relative sizes of features, if these have the same units
         self.n = len(np.unique(subjects))
         self.root = 1 / np.sqrt(np.bincount(subjects)[subjects])[:, None]
         self.Y, self.own = Y, self.root * U if is_square else np.zeros_like(Y)
@@ -105,14 +105,14 @@ class Standards:
         self.total = (size**2).sum() / U.shape[1]
 
     def variances(self, mix: Mix) -> Array:
-        """Return prior variances along the axes, in those of the noise, of all pairs."""
+        """Return prior variances along the principal axes, relative to that of the noise."""
         shares = self.size ** (2 * mix.power)
         return np.asarray(mix.kappa * self.total / max(shares.sum(), _EXACT) * shares)
 
     def correct(
         self, bases: Sequence[Base], mixes: Sequence[Mix], with_errors: bool = True
     ) -> Correction:
-        """Return the average over base maps and priors."""
+        """Return the correction averaged over base maps and priors, by prior times evidence."""
         problems = [_Residuals(self, base) for base in bases]
         like = max(problem.n_independent() for problem in problems)
         guess = _TYPICAL
@@ -146,9 +146,9 @@ class Standards:
         shift: Array,
         slope: Array,
     ) -> Array:
-        """Return mean squared errors and products of errors of a diagonal map's two numbers."""
-        # the posterior includes what is not known of a base map; around the average, not around
-        # its own mean
+        """Return mean squared errors of a diagonal map's image and slope; their mean product."""
+        # uncertainty of the base map is included; errors are measured from the average over all
+        # base maps
         share = weights.sum(axis=(1, 2))
         image = shift + share @ [base.image for base in bases]
         slope = slope + share @ [base.slope for base in bases]
@@ -171,7 +171,7 @@ def _sum(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class _GridPosterior:
-    """What the pairs tell with every prior of the grid, (n_shifts, n_scales, n_outputs) each."""
+    """Posterior of shifts and slopes for each prior, (n_shifts, n_scales, n_outputs)."""
 
     alpha: Array
     beta: Array
@@ -184,9 +184,9 @@ class _GridPosterior:
 
 
 class _Residuals:
-    """What a base map leaves of the pairs."""
+    """Residuals of the pairs from a base map."""
 
-    guess: float  # of the noise
+    guess: float  # variance of the noise that is guessed, s_0^2
 
     def __init__(self, pairs: Standards, base: Base) -> None:
         self.pairs, self.base = pairs, base
@@ -198,24 +198,24 @@ class _Residuals:
         self.left = around / ones_for_zeros(np.sqrt((around**2).sum(axis=0)))
         square = (around**2).sum(axis=0)
         mean = square.mean() / (pairs.n - 1) if pairs.n > 2 else _TYPICAL
-        self.noise = (square + mean) / pairs.n  # as if of one pair more, with the mean of all
+        self.noise = (square + mean) / pairs.n  # one more pair has the mean of all features
 
     def n_independent(self) -> float:
-        """Return as how many independent features the residuals count, by their correlations."""
+        """Return the effective number of independent features, by correlations of residuals."""
         n, d = self.left.shape
         gram = self.left @ self.left.T if n < d else self.left.T @ self.left
         square = float((gram**2).sum()) / d**2 - 1 / self.pairs.n
         return 1 / (1 / d + (1 - 1 / d) * min(max(square, 0.0), 1.0))
 
     def _variances(self) -> tuple[Array, Array]:
-        """Return p and q of the whole grid."""
+        """Return p and q for all priors of the grid."""
         p, tau = _SHIFTS[:, None, None], _SCALES[:, None]
         q = (tau * self.base.slope) ** 2 / (self.noise + _EXACT)
         q = np.where(self.base.is_constant, _FREE[:, None], q)
         return p, q * (self.pairs.own**2).any(axis=0)
 
     def solve(self, mix: Mix, with_errors: bool = False) -> "_GridPosterior":
-        r"""Return the posterior on the grid; `with_errors`, of the base map's own, too.
+        r"""Return the posterior for all priors of the grid; `with_errors` of the base map included.
 
         With :math:`P = (I + \kappa Q s^{2a} Q')^{-1}` and :math:`W = (1, u)`, the posterior mean of
         :math:`(\alpha, \beta)` is :math:`(D^{-1} + W'PW)^{-1} W'Pr` where D = diag(p, q).
@@ -236,13 +236,13 @@ class _Residuals:
         )
 
     def log_evidence(self, mix: Mix) -> Array:
-        """Return the mean over outputs, for all of the grid."""
+        """Return the log evidence, averaged over outputs, for all priors of the grid."""
         found = self.solve(mix)
         log = np.log(found.det) + (self.pairs.n + _GUESSED) * np.log(found.square)
         return np.asarray(-0.5 * (log.mean(axis=2) + np.log1p(self.pairs.variances(mix)).sum()))
 
     def along_axes(self, mix: Mix, weight: float, alpha: Array, beta: Array) -> Array:
-        """Return the matrix along the axes, given weighted sums of shifts and slopes."""
+        """Return the matrix along the principal axes, given weighted sums of shifts and slopes."""
         one, own, rest = self.along
         take = self.pairs.variances(mix)
         take = take / (1 + take) / self.pairs.size
@@ -250,4 +250,5 @@ class _Residuals:
 
 
 def _couples(one: Array, own: Array, rest: Array) -> list[tuple[Array, Array]]:
+    """Return all pairs of three arrays, in the order of `products`."""
     return [(one, one), (one, own), (own, own), (one, rest), (own, rest), (rest, rest)]

@@ -1,4 +1,4 @@
-"""Units that suit a solver, in which a map is y = B x + c, and the way there and back."""
+"""Units in which maps are searched, y = B x + c, and conversions from and to the user's."""
 
 from copy import copy
 from dataclasses import replace
@@ -15,11 +15,11 @@ TINY = 1e-12
 
 
 class Units:
-    """Both domains in units that suit the search of matrices.
+    """Both domains in units in which matrices are searched.
 
     "white": the balanced covariances of both domains are the identity. "common": all features are
-    divided by one number, so that angles stay. "samples": the query is white, features of the
-    reference have unit variances. "as given": for families of which nothing is known.
+    divided by one number, so that angles are kept. "samples": the query is white, and features of
+    the reference have unit variances. "as given": for families of which nothing is known.
     """
 
     def __init__(self, pair: GaussianPair, kind: str) -> None:
@@ -46,12 +46,13 @@ class Units:
         self._hold(pair)
 
     def holding(self, pair: GaussianPair) -> "Units":
-        """Return another pair in the same units."""
+        """Return an object with another pair in the same units."""
         other = copy(self)
         other._hold(pair)
         return other
 
     def _hold(self, pair: GaussianPair) -> None:
+        """Store a pair of Gaussians, converted to these units."""
         self.query, self.reference = (
             Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
             for side, rows, turn in (
@@ -80,7 +81,10 @@ class Units:
 
 
 class FeatureUnits:
-    """Features over the reference's spread, for diagonal maps; `centred` if these have offsets."""
+    """Features in units of the reference's spread, for diagonal maps.
+
+    They are `centred` if the maps have offsets.
+    """
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
         reference, weights = pair.reference, pair.weights
@@ -110,7 +114,7 @@ def decoded(units: Units | FeatureUnits, solution: Solution) -> Solution:
 
 
 def _roots(cov: Array) -> tuple[Array, Array]:
-    """Return a matrix that makes a covariance white, and its inverse; features in any units."""
+    """Return a matrix that whitens a covariance, and its inverse."""
     sd = ones_for_zeros(np.sqrt(np.diag(cov)))
     size, turn = np.linalg.eigh(cov / np.outer(sd, sd))
     size = np.sqrt(np.maximum(size, TINY * size[-1]))

@@ -1,4 +1,4 @@
-"""Attempts to compute values of single rows from a statistics file, and their success in words."""
+"""Attacks on a statistics file: attempts to compute values of single rows from its sums."""
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
@@ -14,23 +14,23 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import BROAD, NARROW
 from condokit.statistics.guard import is_spread
 
-_GRID = 155  # values of a confounder that are tried
+_GRID = 155  # values of a confounder on which its distribution is recovered
 _NEAR = 0.02  # share of the range within which rows are taken as one group
 _TELLING = 0.75  # an attack succeeds if a few rows have more of the weight of a combination
-_MOST_GROUPS = 300  # groups of which all possible values are enumerated
-_ROWS_OF_GROUP = 8  # rows of such a group
-_MOST_SETS = 200_000  # sets of values that are tried
-_STEPS = (1.0, 0.1, 0.01)  # to which values may have been rounded
+_MOST_GROUPS = 300  # groups of the second round for which possible values are enumerated
+_ROWS_OF_GROUP = 8  # largest such group
+_MOST_SETS = 200_000  # sets of values that are tried for a group
+_STEPS = (1.0, 0.1, 0.01)  # units to which values may have been rounded
 _EXACT, _ROUNDED = 1e-7, 0.05  # precision of the sums in files of schema 1 and schema 2
 
 
 def attacks(document: dict[str, Any], stats: Any) -> list[dict[str, Any]]:
-    """Return the attacks that succeed: the kind, where, and a sentence for the reader."""
+    """Return the attacks that succeed: the kind, where, and a sentence that explains each."""
     return [*_isolated(document, stats), *_enumerated(document, stats), *_rare(document, stats)]
 
 
 def _isolated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for a few rows with isolated confounder values, whose features the products reveal."""
+    """Attack rows with isolated confounder values, whose features the products may reveal."""
     known = stats.sums.continuous
     if known is None:
         return
@@ -53,11 +53,13 @@ def _isolated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
 
 
 def _apart(known: Any, pool: Array, j: int, few: float) -> tuple[float, float] | None:
-    """Return the place and weight of a few isolated rows, if there seem to be some.
+    """Return the value of confounder j at which a few isolated rows lie, and their weight.
 
-    The distribution of a confounder is recovered on a grid, as non-negative numbers of rows that
-    reproduce the sums of functions and of their products. The weight is the largest generalised
-    eigenvalue of the products of these few rows and those of all rows.
+    None if there seem to be none. The distribution of the confounder is recovered on a grid by
+    non-negative least squares: numbers of rows that reproduce the sums of functions and of their
+    products. The weight is the largest that these rows have in any linear combination of functions:
+    the largest generalised eigenvalue of their products and those of all rows. `pool` are cells
+    whose sums are used together, `few` the number of rows from which there is no danger.
     """
     basis, products = known.basis, known.products
     n, level = products.count[pool], int(known.level[pool].min(initial=basis.n_bent))
@@ -91,13 +93,13 @@ def _apart(known: Any, pool: Array, j: int, few: float) -> tuple[float, float] |
 
 
 def _is_of(basis: Any, column: int, j: int) -> bool:
-    """Tell whether a column is a function of confounder j only."""
+    """Return whether a column of the basis is a function of confounder j only."""
     first = len(basis.names) + basis.n_pairs
     return column == j or (column >= first and (column - first) // basis.n_bent == j)
 
 
 def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for groups whose mean and spread only one set of rounded values can have."""
+    """Attack groups of the second round: only one set of rounded values may fit mean and spread."""
     if stats.sums.continuous is not None:  # bins hold residuals, which are not round numbers
         return
     moments, known, tried = stats.sums.moments, dict[int, int](), 0
@@ -122,7 +124,10 @@ def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]
 
 
 def _is_single(u: Array, n: int, mean: float, unit: float, close: float) -> bool:
-    """Tell whether exactly one set of n rounded values has the mean and spread of u."""
+    """Return whether exactly one set of n rounded values has the mean and spread of the ends u.
+
+    u are the two ends of a group after arcsinh((x - mean) / unit), in which bins are defined.
+    """
     middle, spread = float(u.mean()), float(abs(u[1] - u[0]) / 2)
     reach, slack = spread * np.sqrt(n - 1), close / np.sqrt(n) if close > _EXACT else close
     ends = mean + unit * np.sinh([middle - reach - slack, middle + reach + slack])
@@ -144,7 +149,10 @@ def _is_single(u: Array, n: int, mean: float, unit: float, close: float) -> bool
 
 
 def _rare(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for features whose products with others are nearly the means of a few rows."""
+    """Attack features whose products with others are nearly the means of a few rows.
+
+    That is so if a few rows hold most of a feature's deviations, such as a rare yes.
+    """
     moments = stats.sums.moments
     few = (document["min_cell"] - 1) * document["largest_weight"]
     if document["schema"] > 1:  # which has no such products

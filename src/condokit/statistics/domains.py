@@ -1,4 +1,7 @@
-"""Statistics as a `Study`: one row stands for each cell, and the sums are those of all rows."""
+"""Statistics as a `Study`: each cell becomes one row, and the sums are those of all rows.
+
+So a fit from statistics goes the same way as a fit from rows.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +43,7 @@ def merge_parts(parts: Any) -> Statistics:
 
 
 def as_domains(stats: Statistics, reference: Any) -> Study:
-    """Return the two domains of statistics as query and reference."""
+    """Return statistics of two domains as a study of query and reference."""
     reference = stats.reference if reference is None else reference
     n_rows = int(sum(stats.n_rows.values()))
     query_label, reference_label = name_domains(stats.labels, n_rows, reference)
@@ -52,7 +55,7 @@ def as_domains(stats: Statistics, reference: Any) -> Study:
 
 
 def cells_of(stats: Statistics) -> Study:
-    """Return the cells as rows; the largest domain is the reference."""
+    """Return a study with one row for each cell; the domain with most rows is the reference."""
     _warn_of_units(stats)
     _warn_of_spellings(stats)
     cells, moments = list(stats.cells), stats.sums.moments
@@ -65,7 +68,7 @@ def cells_of(stats: Statistics) -> Study:
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label, cell_sums = stats.label_of_cell, stats.sums
-    if cell_sums.continuous is not None:  # some files may have fewer functions than others
+    if cell_sums.continuous is not None:  # files of small sites may have fewer functions
         continuous, wider = completed(cell_sums.continuous, label)
         values = {
             j: one.narrower(moments.mean[:, j], wider[j]) if j in wider else one
@@ -91,7 +94,7 @@ def cells_of(stats: Statistics) -> Study:
 
 
 def as_study(stats: Statistics) -> Study:
-    """Return any number of domains, with their labels in order."""
+    """Return statistics of any number of domains as a study, with labels in sorted order."""
     for k, name in enumerate(stats.labels):
         _refuse_unknown(stats, stats.label_of_cell == k, str(name))
     study, order = cells_of(stats), in_order(stats.labels)
@@ -104,7 +107,7 @@ def as_study(stats: Statistics) -> Study:
 
 
 def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
-    """Return how many values of each feature are missing, by domain."""
+    """Return numbers of missing values by domain, each (n_features,); None if there are none."""
     moments = stats.sums.moments
     if moments.known is None or (moments.known == moments.count[:, None]).all():
         return None
@@ -113,13 +116,13 @@ def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
 
 
 def _refuse_unknown(stats: Statistics, cells: Array, name: str) -> None:
-    """Refuse features that have no value in the cells of a domain."""
+    """Raise an error if a feature has no value in the cells of a domain."""
     has_no_value = stats.sums.moments.n_values[cells].sum(axis=0) == 0
     refuse_valueless(stats.names[has_no_value].tolist(), name)
 
 
 def _warn_of_units(stats: Statistics) -> None:
-    """Warn of features whose sizes differ so much between domains that units must differ."""
+    """Warn of features whose root mean squares differ by a factor of 1000 between domains."""
     moments, label = stats.sums.moments, stats.label_of_cell
     n = moments.n_values
     squares = moments.squares + n * moments.mean**2
@@ -134,7 +137,7 @@ def _warn_of_units(stats: Statistics) -> None:
 
 
 def _warn_of_spellings(stats: Statistics) -> None:
-    """Warn of levels that are probably one level in two spellings."""
+    """Warn of levels that are probably two spellings of one level."""
     for name, pairs in _spellings(stats):
         text = "Some levels of confounder {name!r} look like one level in two spellings: {pairs}. "
         text += "They are treated as different levels; use the same spelling everywhere."
@@ -143,7 +146,7 @@ def _warn_of_spellings(stats: Statistics) -> None:
 
 @contextmanager
 def hinted(stats: Statistics) -> Iterator[None]:
-    """Add levels that are probably one in two spellings to a `NoOverlapError`."""
+    """Add to a `NoOverlapError` which levels are probably two spellings of one level."""
     try:
         yield
     except NoOverlapError as error:
@@ -155,7 +158,7 @@ def hinted(stats: Statistics) -> Iterator[None]:
 
 
 def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
-    """Yield confounders with levels that are probably one in two spellings, and these levels."""
+    """Yield confounders with levels that are probably two spellings of one, and these levels."""
     for j, name in enumerate(stats.categories, 1):
         by_label = {
             label: {cell[j] for cell in stats.cells if cell[0] == label} for label in stats.labels
@@ -172,7 +175,7 @@ def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
 
 
 def _are_alike(one: str, other: str) -> bool:
-    """Tell whether two words differ in case or punctuation only, or one begins the other."""
+    """Return whether two words differ in case or punctuation only, or one begins with the other."""
     a, b = ("".join(c for c in word.casefold() if c.isalnum()) for word in (one, other))
     return a == b or (
         bool(a) and bool(b) and not (a + b).isdigit() and (a.startswith(b) or b.startswith(a))

@@ -19,18 +19,21 @@ from condokit.io.schema import STATISTICS as SCHEMA
 from condokit.io.schema import refuse_if, shown
 from condokit.statistics import guard, reveals
 
-MIN_POWERS = 4  # a correlation is written of this many times the fewest rows of a cell
-_FEW_BENDS = 2  # number of bent functions below which a warning says so
-FEWEST = 3  # rows of a cell: mean and spread of two rows determine both values
+MIN_POWERS = 4  # times the fewest rows of a cell, from which a domain's correlation is written
+_FEW_BENDS = 2  # with fewer bent functions than this a warning is given
+FEWEST = 3  # rows of a cell, at least: mean and spread of two rows determine both values
 _TIES = 0.1  # share of rows from which the count of a frequent value is written
 _TABLES = ("mean", "squares", "third", "fourth")
-_ROUNDED = 1 + 1e-9  # tolerance, as a factor, for sums of counts
-_POSSIBLE = 1.001  # the largest correlation, up to rounding
+_ROUNDED = 1 + 1e-9  # factor that sums of counts may be off by, as floating-point numbers
+_POSSIBLE = 1.001  # largest correlation that is accepted: 1 and rounding
 STATISTICS = documents.Format("condokit-statistics", 2, "statistics file", FileError, SCHEMA)
 
 
 def write(path: Place, stats: Any, min_cell: int, previous: Any = ()) -> None:
-    """Write statistics, without cells of fewer than `min_cell` rows."""
+    """Write statistics to a file, without cells of fewer than `min_cell` rows.
+
+    Warns if this file and a `previous` one together reveal a few rows.
+    """
     content, cls = content_of(stats, min_cell), type(stats)
     reveals.warn_of_cells(content, stats)
     earlier = [previous] if isinstance(previous, str | os.PathLike) else list(previous)
@@ -55,9 +58,12 @@ def warn_of_release(before: Any, content: dict[str, Any], cls: Any) -> None:
 
 
 def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
-    """Return the fields of the file."""
+    """Return the fields of the file after disclosure control.
+
+    Rows may have weights. `min_cell` times the largest weight is at least the weight of `min_cell`
+    rows, so sums of weights are compared with that.
+    """
     check_integer("min_cell", min_cell, FEWEST)
-    # `min_cell` times the largest weight is the weight of at least `min_cell` rows
     weight = int(np.ceil(stats.largest_weight))
     known, total = stats.sums.continuous, stats.sums.moments.count
     count = np.where(stats.n_equal >= min_cell * (1 - 1e-9), total, 0.0)
@@ -126,7 +132,10 @@ def _warn_of_level(known: Continuous, level: int) -> None:
 def _cell(
     cell: tuple[Any, ...], stats: Any, k: int, hidden: Array, squares: Array
 ) -> dict[str, Any]:
-    """Return the fields of a cell: counts, means and squares, rounded unless they already are."""
+    """Return the fields of a cell: counts, means and sums of squared deviations.
+
+    Numbers are rounded unless they come from a file, which has rounded them already.
+    """
     moments = stats.sums.moments
     n, count = moments.n_values[k], moments.count[k]
     found: dict[str, Any] = {
@@ -147,7 +156,7 @@ def _cell(
 
 
 def _domains(stats: Any, kept: list[int]) -> dict[Any, list[int]]:
-    """Return the numbers of the written cells of each domain."""
+    """Return for each domain the positions of its cells that are written."""
     cells, by_domain = list(stats.cells), dict[Any, list[int]]()
     for k in kept:
         by_domain.setdefault(cells[k][0], []).append(k)
@@ -171,7 +180,7 @@ def _or_none(values: Array) -> list[float | None]:
 
 
 def _spread(stats: Any, cells: list[int], few: float) -> Array:
-    """Mark the features whose deviations are not mostly those of a few rows."""
+    """Mark features whose squared deviations do not come mostly from a few rows: (n_features,)."""
     moments = stats.sums.moments
     squares, fourth = (getattr(moments, name)[cells].sum(axis=0) for name in ("squares", "fourth"))
     return guard.is_spread(squares, fourth, few)
@@ -200,7 +209,10 @@ def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[d
 def _continuous(
     stats: Any, kept: list[int], label: Array, hidden: Array, level: int, few: int, least: int
 ) -> tuple[dict[str, Any], Array]:
-    """Return sums with continuous confounders, and squares of cells; hide those of few rows."""
+    """Return sums with continuous confounders, and the squared deviations of cells.
+
+    Features with too few known values in a cell are marked in `hidden`, which is changed in place.
+    """
     weight = int(np.ceil(stats.largest_weight))
     known = stats.sums.continuous.suppressed(kept, few, least)
     known.restrict(level)
@@ -218,12 +230,13 @@ def _continuous(
         str(j): guard.written_products(one, label, columns, spread[:, [j]], share)
         for j, one in known.products.own.items()
     }
-    sure = np.ones((len(domains), 1), dtype=bool)  # the weights of Student's t bound each row
+    # the weights of Student's t bound the influence of a row, so these slopes may be written
+    sure = np.ones((len(domains), 1), dtype=bool)
     found["curves"] = {
         str(j): guard.written_products(one, label, columns, sure, share)
         for j, one in known.robust.items()
     }
-    # These replace the unweighted slopes: the difference of the two would reveal the outliers.
+    # they replace the unweighted slopes: the difference of the two would reveal the outliers
     for j, one in found["curves"].items():
         unweighted, place = found["own"].get(j), 0
         if unweighted is None:
@@ -242,7 +255,7 @@ def _continuous(
 
 
 def _warn_of_rare(stats: Any, spread: Array) -> None:
-    """Warn of features whose slopes on confounders are not written, as few rows decide them."""
+    """Warn of features whose slopes on confounders are not written, as few rows determine them."""
     rare = ~spread.all(axis=0) & (stats.sums.moments.sd > 0).any(axis=0)
     if rare.any():
         text = "How {names} depends on {numbers} is not written, because a few rows hold most of "
@@ -253,10 +266,10 @@ def _warn_of_rare(stats: Any, spread: Array) -> None:
 
 
 def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
-    """Return about how many rows share a hash of their value, where many do.
+    """Return how many rows share a frequent value, by a hash of the value, rounded.
 
-    Rounded: together with the means of two-valued features in the other cells, exact numbers would
-    reveal the cells that are left out.
+    Exact numbers, together with the means of two-valued features in written cells, would reveal
+    the cells that are not written.
     """
     found, cells = [], list(stats.cells)
     for label, counts in zip(stats.labels, stats.sums.ties.counts):
@@ -292,7 +305,7 @@ def _values(
     """Return groups of values of heavy-tailed features, each of at least `least` rows."""
     found, mean, sd = [], np.zeros(len(stats.cells)), np.zeros(len(stats.cells))
     for feature, every in values_of.items():
-        for k, one in zip(kept, cells):  # as written, so that groups reveal no further digits
+        for k, one in zip(kept, cells):  # rounded mean and sd, so that groups reveal no more digits
             n = max(one.get("known", [one["count"]] * stats.n_features)[feature], 1)
             mean[k], sd[k] = one["mean"][feature] or 0, np.sqrt((one["squares"][feature] or 0) / n)
         values = every if stats.is_rounded else every.coarser(least, mean, sd)
@@ -308,7 +321,7 @@ def _values(
 
 
 def read(place: Place, cls: Any) -> Any:
-    """Read the statistics in a file; a `FileError` says what is wrong with it."""
+    """Read the statistics in a file; raise a `FileError` that says what is wrong with it."""
     return document_of(place, cls)[1]
 
 
@@ -322,7 +335,7 @@ def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _from(content: dict[str, Any], stats: Any) -> Any:
-    """Fill statistics from the fields of a file; refuse numbers that no rows can have."""
+    """Fill empty statistics from the fields of a file; refuse sums that no rows can have."""
     stats.is_rounded = content["schema"] > 1
     _fill_head(content, stats)
     _fill_cells(content, stats)
@@ -349,7 +362,10 @@ def _continuous_sums_of_schema_1(fields: dict[str, Any], stats: Any) -> Continuo
 
 
 def _continuous_sums(fields: dict[str, Any], stats: Any) -> Continuous:
-    """Read sums with continuous confounders; every cell gets its share of its domain's sums."""
+    """Read sums with continuous confounders from a file of schema 2.
+
+    Products are written by domain; every cell gets its share of those of its domain.
+    """
     lacking = {"level", "whole", "own", "curves"} - set(fields)
     refuse_if(lacking, f"'continuous' lacks {listing(sorted(lacking))}")
     basis, level = RangeBasis.from_dict(fields["basis"]), fields["level"]
@@ -385,7 +401,7 @@ def _continuous_sums(fields: dict[str, Any], stats: Any) -> Continuous:
 
 
 def _fill_head(content: dict[str, Any], stats: Any) -> None:
-    """Read what holds for all cells: features, confounders, reference and weights."""
+    """Read the fields for all cells: features, confounders, reference and weights."""
     stats.feature_names, stats.n_features = content["feature_names"], content["n_features"]
     for one in content["confounders"]:
         name, kind, span = one["name"], one["kind"], one.get("range")
@@ -406,7 +422,7 @@ def _fill_head(content: dict[str, Any], stats: Any) -> None:
 
 
 def _fill_cells(content: dict[str, Any], stats: Any) -> None:
-    """Read counts and sums of powers."""
+    """Read counts, means and sums of powers of deviations of all cells."""
     cells, d, part = content["cells"], stats.n_features, stats.sums.moments
     keys, unknown = [(one["domain"], *one["levels"]) for one in cells], np.full(d, np.nan)
     has_twins, n_levels = len(set(keys)) < len(keys), {len(key) - 1 for key in keys}
@@ -420,7 +436,7 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
     stats._places(keys)
     part = stats.sums.moments
     part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
-    stats.weights = np.stack([count, np.ones(len(count))])  # as if they were equal
+    stats.weights = np.stack([count, np.ones(len(count))])  # as if all weights were 1
     least = content["fewest_rows"] * stats.largest_weight
     refuse_if(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
     known = np.stack([one.get("known", np.full(d, one["count"])) for one in cells])
@@ -445,10 +461,10 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
 
 
 def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
-    """Fill in the sums of third and fourth powers; those that are not in the file are guessed.
+    """Fill in the sums of third and fourth powers of deviations, also where a file has none.
 
-    A cell without them gets the skewness and kurtosis that the other cells have on average, or
-    those of the normal distribution.
+    A cell without them gets the mean skewness and kurtosis of the other cells, or those of the
+    normal distribution. `n` are numbers of known values, (n_cells, n_features).
     """
     unit = np.sqrt(part.squares / np.maximum(n, 1))
     for power, table, normal in ((3, third, 0.0), (4, fourth, 3.0)):
@@ -459,7 +475,7 @@ def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
 
 
 def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
-    """Give every cell its share of the products of features in its domain."""
+    """Turn the correlations of a domain into products of features, shared among its cells."""
     moments = stats.sums.moments
     products, few = moments.products, moments.few
     cells = _domains(stats, list(stats.cells.values()))

@@ -1,4 +1,4 @@
-"""The class `Statistics`: sums over rows by domain and level, in any number of parts."""
+"""The class `Statistics`: sums over rows by domain and level, which can be merged."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -27,13 +27,13 @@ Cell = tuple[Any, ...]  # the label of a domain, then the level of every categor
 
 
 class Statistics:
-    """What a fit needs to know of rows: counts, means and sums of powers by domain and level.
+    """Counts, means and sums of powers of rows by domain and level, from which maps are fitted.
 
-    Parts are computed chunk by chunk, or at several sites, and merged in any order; the maps are
-    those of a fit of all rows, up to rounding if features are normal. A saved file holds no row,
-    and nothing of cells with fewer than `min_cell` rows.
+    They are computed chunk by chunk, or at several sites, and merged in any order. If features have
+    no heavy tails, the maps are those of a fit to all rows, up to rounding. A saved file contains
+    no row, and nothing about cells with fewer than `min_cell` rows.
 
-    Use `of` or `load` to make statistics.
+    Statistics are made by `of` or `load`.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class Statistics:
     labels : list
         Labels of the domains.
     confounders : dict of str to str
-        The confounders, and whether each is "categorical" or "continuous".
+        The confounders, each with its kind: "categorical" or "continuous".
     reference : label or None
         The domain to map to, if it was given.
 
     See Also
     --------
-    ConDoAdapter.fit_statistics : The map between two domains.
-    BatchAdapter.fit_statistics : The maps of many.
+    ConDoAdapter.fit_statistics : Fit the map between two domains.
+    BatchAdapter.fit_statistics : Fit the maps of many batches.
 
     Examples
     --------
@@ -76,11 +76,11 @@ class Statistics:
         self.cells: dict[Cell, int] = {}
         self.sums = CellSums.empty(0)
         self.is_rounded = False  # whether all parts come from files, whose numbers are rounded
-        self.by_cell = True  # whether products of features are known for every cell: not in files
+        self.by_cell = True  # whether products of features are known for each cell (files: domain)
         self.largest_weight = 1.0  # of a row
-        self.weights = np.empty((2, 0))  # the sum of squares and the largest, by cell
+        self.weights = np.empty((2, 0))  # sum of squared weights and largest weight, by cell
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # small cells left out of a file
-        # some rows of features and numbers, for `guard.refuse_multiples`; never in a file
+        # some rows (features, then continuous confounders), for `guard.refuse_multiples` only
         self.seen = np.empty((0, 0))
         self.hashes: list[str] = []  # SHA-256 of the files that these statistics were read from
         # columns that were not taken as features, and why, if no features were named
@@ -108,31 +108,31 @@ class Statistics:
         Parameters
         ----------
         X : array or data frame of shape (n_rows, n_columns)
-            Rows of one domain or more.
+            Rows of one or more domains.
         domain : array-like of shape (n_rows,) or str, default=None
-            The label of every row, or the column that holds it.
+            The label of every row's domain, or the name of the column that holds it.
         label : str, default=None
-            In place of `domain`: the label of all rows.
+            One label for all rows, in place of `domain`.
         confounders : list of str, array-like, data frame or dict, default=None
             As in `ConDoAdapter.fit`.
         features : list of str or int, default=None
-            As in `ConDoAdapter.fit`. Other parts must have the same.
+            As in `ConDoAdapter.fit`. Statistics that are to be merged must have the same features.
         categorical : list of names, default=None
-            Numeric confounders whose numbers are categories.
+            Numeric confounders whose numbers are codes of categories.
         ranges : dict of name to (low, high), default=None
             The continuous confounders, each with the range of its possible values. All parts must
             declare the same range, because curves are built from functions on this range.
         sample_weight : array-like of shape (n_rows,) or str, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         missing : {"raise", "drop"}, default="raise"
-            Whether to refuse or leave out rows with missing confounders. Missing values of
+            Whether rows with missing confounders raise an error or are dropped. Missing values of
             features are always allowed: every feature is summed over the rows that have a value.
         reference : label, default=None
-            The label of the domain to map to, if it is known here.
+            The label of the domain to map to, if it is known already.
         given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
-            For a second round: what was fitted to the statistics of the first round. Features that
-            turned out to have heavy tails are then also counted in narrow bins, so that they can
-            be fitted with Student's t.
+            For a second round: the fit to the statistics of the first round, or the names of the
+            features with heavy tails. The values of these are then also counted in narrow bins, so
+            that they can be fitted with Student's t.
 
         Returns
         -------
@@ -212,11 +212,11 @@ class Statistics:
         return self
 
     def _see(self, rows: Array) -> None:
-        """Keep some more rows, if there are few."""
+        """Keep rows for `guard.refuse_multiples`, as long as fewer than it needs are kept."""
         self.seen = np.vstack([self.seen, rows])[: guard.SEEN] if len(self.seen) else rows
 
     def _confounders(self, domains: Study) -> Array:
-        """Return continuous confounders in the order of the basis; refuse values out of range."""
+        """Return continuous confounders (n_rows, n_numbers); refuse values outside their range."""
         by_name = {c.name: c.values for c in domains.continuous}
         names = () if self.sums.continuous is None else self.sums.continuous.basis.names
         values = np.array([by_name[name] for name in names], dtype=float).T
@@ -229,7 +229,7 @@ class Statistics:
         return Bins(self.sums.moments.mean[:, features], self.sums.moments.sd[:, features])
 
     def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
-        """Count values in bins; the rows X must have been added before."""
+        """Count the values of `features` in bins; the rows X must have been added before."""
         domains = self._read(X, *map(roles.get, _GIVEN))
         cell, part = self._cells(domains), domains.of(features)
         confounders = self._confounders(domains)
@@ -257,7 +257,7 @@ class Statistics:
             level = guard.choose_level(*how).level
         except ValueError:  # some rows are isolated, so that `save` would refuse
             level = sums.basis.lowest
-        # Bins hold residuals, so these curves must be simple enough to be written with them.
+        # bins hold residuals, so the curves must be simple enough to be written beside them
         while True:
             sums.restrict(level)
             sums.robust = {j: sums.products.of(np.array([j])) for j in features.tolist()}
@@ -277,7 +277,7 @@ class Statistics:
         return self
 
     def _cells(self, domains: Study) -> Array:
-        """Return the number of each row's cell, -1 for rows that are left out."""
+        """Return the number of each row's cell; -1 for rows that are excluded."""
         strata, codes, labels = domains.strata(), domains.code, domains.labels
         kept, n_levels = strata.codes >= 0, len(strata.levels)
         both = np.where(kept, codes * n_levels + strata.codes, -1)
@@ -294,7 +294,7 @@ class Statistics:
         Parameters
         ----------
         other : Statistics
-            Of the same features and confounders.
+            Statistics with the same features and confounders.
 
         Returns
         -------
@@ -373,13 +373,16 @@ class Statistics:
 
     @property
     def label_of_cell(self) -> Array:
-        """The number of each cell's domain in `labels`."""
+        """The position of each cell's domain in `labels`: (n_cells,)."""
         number = {label: k for k, label in enumerate(self.labels)}
         return np.array([number[cell[0]] for cell in self.cells], dtype=np.intp)
 
     @property
     def n_equal(self) -> Array:
-        """As how many equal weights those of a cell count, for the row that has most."""
+        r"""For each cell :math:`\sum w^2 / \max w^2`: the number of rows, if weights are equal.
+
+        A cell in which one row has nearly all the weight counts as hardly more than one row.
+        """
         squares, largest = self.weights
         return np.asarray(squares / ones_for_zeros(largest**2))
 
@@ -391,27 +394,28 @@ class Statistics:
         return dict(zip(self.labels, total.tolist()))
 
     def save(self, path: Place, *, min_cell: int = 5, previous: Any = ()) -> None:
-        """Write a readable JSON file that holds no row; see `condokit show`.
+        """Write a readable JSON file that contains no row; `condokit show` describes it.
 
-        Apart from the means of cells, no combination of the numbers in the file has more than half
-        of its weight on fewer than `min_cell` rows: products with continuous confounders are summed
-        over a domain, for as many functions as this rule allows, and numbers are rounded to about a
-        tenth of their standard error. Warnings name what was left out for this reason, cells in
-        which one row is an outlier or all rows are equal, and earlier files from which the new one
-        differs by a few rows, because the two files together reveal these rows.
+        The file follows this rule: no linear combination of its numbers, apart from the means and
+        spreads of cells, has more than half of its weight on fewer than `min_cell` rows, or more
+        than a fifth on one row. So products with continuous confounders are summed over a domain,
+        for as many functions as the rule allows, and numbers are rounded to about a tenth of their
+        standard error. Warnings name what was not written for this reason; cells in which one row
+        is an outlier or all rows are equal; and earlier files that differ from the new one by a few
+        rows, because the two files together reveal these rows.
 
         Parameters
         ----------
         path : path or open file
-            Where to write, whole or not at all.
+            Where to write. The file is written completely or not at all.
         min_cell : int, default=5
-            The fewest rows of a cell (a domain and a level of each category) that is written, 3 at
-            least. Smaller cells are left out, and so is a feature in a cell where fewer values are
-            known. Continuous confounders require a few rows more. With weights, the sum of weights
-            must be at least `min_cell` times the largest weight.
+            The fewest rows of a cell (a domain and a level of each category) that is written; 3 or
+            more. Smaller cells are not written, nor are features in a cell where fewer values are
+            known. With continuous confounders a cell needs a few rows more. With weights, the sum
+            of weights must be at least `min_cell` times the largest weight.
         previous : path or list of paths, default=()
-            Earlier files of these rows, or of some of them, that others have. A file that is
-            already at `path` is compared as well.
+            Earlier files of these rows, or of some of them, that others have received. They are
+            compared with the new file, and so is a file that is already at `path`.
         """
         file.write(path, self, min_cell, previous)
 
@@ -465,7 +469,7 @@ class Statistics:
         return replace(found, confounders=numbers)
 
     def _check(self, domains: Study) -> None:
-        """Remember features and confounders of the first rows; refuse later rows with others."""
+        """Store features and confounders of the first rows; refuse later rows with others."""
         kinds = {c.name: c.kind for c in domains.confounders}
         undeclared = [
             n for n, kind in kinds.items() if kind == "continuous" and n not in self.ranges
@@ -497,7 +501,7 @@ class Statistics:
         self.sums = CellSums.empty(domains.n_features, basis)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
-        """Return the numbers of cells; cells that are not known yet are added."""
+        """Return the positions of cells among all; new cells are added."""
         for cell in cells:
             self.cells.setdefault(cell, len(self.cells))
         self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
@@ -508,7 +512,10 @@ class Statistics:
 
 
 def heavy_features(given: Any, stats: Statistics) -> Array:
-    """Return the features that were heavy-tailed in a fit of the first round's statistics."""
+    """Return the positions of features with heavy tails in the fit of the first round.
+
+    `given` is that fit, its map, or a list of names.
+    """
     names = getattr(given, "map_", given)
     if hasattr(names, "provenance") or hasattr(given, "provenance_"):
         facts = getattr(given, "provenance_", None) or getattr(names, "provenance", None)

@@ -24,13 +24,13 @@ from condokit.data.products import GroupedProducts
 from condokit.data.spots import most_weight, rows_of_most_weight, whitened
 
 ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
-_LOST = 0.02  # share of rows that may be left out, as their cells are small, for more functions
-AGAIN = 1e-8  # the same for numbers that were rounded before, which stay as they are
+_LOST = 0.02  # share of rows in cells that more functions would make too small to be written
+AGAIN = 1e-8  # rounding step relative to the usual, for numbers that a file has already rounded
 _LOOKED_AT = 3  # incomplete features, those with most gaps, that limit the number of functions
 SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
-SEEN = 400  # rows that are searched for features that are multiples of others,
+SEEN = 400  # rows in which `refuse_multiples` compares features,
 _MOST_COMPARED = 1000  # if there are at most so many features
-_LEFT = 0.1  # share of squares that such a multiple does not explain, at most
+_LEFT = 0.1  # share of squares that a multiple may leave unexplained
 
 
 def rounded(values: Any, error: Any) -> Array:
@@ -53,12 +53,13 @@ def rounded(values: Any, error: Any) -> Array:
 
 
 def is_spread(squares: Array, fourth: Array, few: float) -> Array:
-    r"""Tell whether any `few` rows hold at most half of the absolute deviations.
+    r"""Return whether no `few` rows can hold more than half of the absolute deviations.
 
-    With the sums M of squares and F of fourth powers, Hölder's inequality bounds the absolute
-    deviations of k rows by :math:`k^{3/4} F^{1/4}`, and those of all rows from below by
-    :math:`M^{3/2} F^{-1/2}`, so :math:`M^2 / F \ge 2^{4/3} k` is sufficient. A yes/no feature with
-    k times "yes" among many rows has :math:`M^2 / F \approx k`.
+    Let M be the sum of squared deviations of a feature, F that of fourth powers, and k = `few`. By
+    Hölder's inequality the absolute deviations of k rows add up to at most
+    :math:`k^{3/4} F^{1/4}`, and those of all rows to at least :math:`M^{3/2} F^{-1/2}`. So
+    :math:`M^2 / F \ge 2^{4/3} k` is sufficient. For comparison, a yes/no feature with k times "yes"
+    among many rows has :math:`M^2 / F \approx k`.
     """
     return np.asarray((squares > 0) & (squares**2 >= SPREAD * few * fourth))
 
@@ -66,8 +67,9 @@ def is_spread(squares: Array, fourth: Array, few: float) -> Array:
 def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
     r"""Return skewness and kurtosis of features within some cells, NaN where rows are too few.
 
-    The kurtosis is cut at n / (2.5 k), with k = `few`: then no row holds more than about a third of
-    the squares (the root of kurtosis / n).
+    `enough` (n_cells, n_features) marks features with enough values in a cell. The kurtosis is cut
+    at :math:`n / (2.5 k)` with k = `few`. A row's share of the squares is at most the root of
+    kurtosis / n: at the limit about a third, so the file shows no row with more than that.
     """
     n = np.where(enough, moments.n_values[cells], 0.0)
     sd = moments.sd[cells]
@@ -110,7 +112,7 @@ class Allowed:
 
 
 def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
-    """Return the fewest rows of a cell: twice its means of functions for each confounder, plus 2.
+    """Return the fewest rows of a cell: twice the means of functions per confounder, plus 2.
 
     With as many means as rows, the values of the rows could be computed.
     """
@@ -119,7 +121,11 @@ def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
 
 
 def breaks_rule(U: Array, counts: Array, min_cell: int) -> bool:
-    """Tell whether a combination has too much of its weight on one row, or on a few."""
+    """Return whether a linear combination has too much of its weight on one row, or on a few.
+
+    `U` (n_places, n_functions) are whitened functions, so that a row's squared length is the
+    largest share that it has in any combination.
+    """
     if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
         return True
     return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
@@ -174,7 +180,10 @@ def disclosive_features(known: Continuous, min_cell: int) -> list[int]:
 def choose_level(
     known: Continuous, count: Array, label: Array, min_cell: int, weight: float
 ) -> Allowed:
-    """Return the most functions that the rule allows in every domain; refuse if not even lines."""
+    """Return the largest number of functions that the rule allows in every domain.
+
+    Raise an error if not even straight lines are allowed.
+    """
     basis, worst = known.basis, None
     Psi, spots = _away(known), known.spots
     assert spots is not None
@@ -208,7 +217,7 @@ def choose_level(
 def _is_too_high(
     known: Continuous, kept: Array, label: Array, level: int, min_cell: int, weight: float
 ) -> bool:
-    """Tell whether a level breaks the rule for features that less than half of the rows lack."""
+    """Return whether a level breaks the rule for features that at least half of the rows have."""
     if level <= known.basis.lowest:
         return False
     rows = {j: float(one.count[kept].sum()) for j, one in known.products.own.items()}
@@ -222,7 +231,7 @@ def _is_too_high(
 
 
 def _isolated_rows(known: Continuous, worst: int, min_cell: int) -> ValueError:
-    """Word the error that a few rows determine even the slope of a straight line."""
+    """Return the error that a few rows determine even the slope of a straight line."""
     spots, basis = known.spots, known.basis
     assert spots is not None
     away = np.abs(_away(known)[worst, : len(basis.names)])
@@ -239,7 +248,7 @@ def _isolated_rows(known: Continuous, worst: int, min_cell: int) -> ValueError:
 
 
 def _away(known: Continuous) -> Array:
-    """Return the functions at the places of rows, minus their means in the cell."""
+    """Return the functions at the confounders of rows (binned), minus their means in the cell."""
     assert known.spots is not None
     away: Array = (
         known.basis(known.spots.mean)

@@ -1,4 +1,4 @@
-"""What statistics reveal about rows: warnings when they are written, words for a file."""
+"""What statistics reveal about rows: warnings when a file is written, and its description."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ from condokit.statistics.attacks import attacks
 from condokit.statistics.guard import SPREAD
 
 CONCENTRATED = 0.8  # share of the squared deviations of a cell that one row holds
-_SAME = 0.1  # ratio of squared differences of means to those by chance, below which rows repeat
-_FEWEST_MEANS = 8  # that must be compared to say so
-_ROUNDING = 1e-9  # relative
-_FAR = 1e9  # standard errors; larger distances are cut, so that squares do not overflow
+_SAME = 0.1  # mean squared difference of means in sampling variances, below which rows are the same
+_FEWEST_MEANS = 8  # that must be compared to conclude this
+_ROUNDING = 1e-9  # relative difference of equal numbers
+_FAR = 1e9  # standard errors at which differences are cut, so that squares do not overflow
 
 
 def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
@@ -51,9 +51,10 @@ def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
 
 
 def differences(before: Any, stats: Any, min_cell: int) -> list[Any] | None:
-    """Return cells that differ by few rows from another file; None if the confounders differ.
+    """Return the cells whose counts differ by a few rows from those of another file.
 
-    Cells of another label count if means are so close that most rows must be the same.
+    None if the files have different confounders. Files with different labels are compared if their
+    means are so close that most rows must be the same.
     """
     few, pairs = min_cell * np.ceil(stats.largest_weight), list(_pairs(before, stats))
     alike = np.concatenate([np.empty(0), *(pair.distances for pair in pairs if pair.is_near(few))])
@@ -75,7 +76,7 @@ def differences(before: Any, stats: Any, min_cell: int) -> list[Any] | None:
 
 
 def _merged_levels(before: Any, stats: Any, few: float) -> Iterator[Any]:
-    """Yield domains, or levels of them, whose cells were drawn otherwise, with few rows more."""
+    """Yield domains, or levels, whose counts differ by few rows although their cells differ."""
     for label in set(stats.labels).intersection(before.labels):
         parts = [
             {
@@ -98,7 +99,7 @@ def _merged_levels(before: Any, stats: Any, few: float) -> Iterator[Any]:
 
 
 def warn_of_repeats(one: Any, other: Any) -> None:
-    """Warn of parts that seem to contain the same rows, at two times or under two labels."""
+    """Warn of parts that seem to contain the same rows twice, at two times or under two labels."""
     pairs = list(_pairs(one, other))
     same_label = [pair for pair in pairs if pair.cell[0] == pair.other[0]]
     near = [p for p in same_label if 10 * abs(p.counts[0] - p.counts[1]) < p.counts[0]]
@@ -126,7 +127,7 @@ class _Pair(NamedTuple):
     distances: Array  # squared differences of means, in units of their sampling variance
 
     def is_near(self, few: float) -> bool:
-        """Tell whether the counts differ by fewer rows."""
+        """Return whether the counts differ by fewer than `few` rows."""
         return abs(self.counts[0] - self.counts[1]) < few
 
 
@@ -150,7 +151,6 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             size = np.sqrt(s / max(counts[0] - 1, 1))
             has_same_means = np.abs(x - y) <= _ROUNDING * (size + np.abs(x))
             same = has_same_means & (np.abs(s - t) <= 1e3 * _ROUNDING * s)
-            # features that neither has in common say nothing
             is_same = counts[0] == counts[1] and bool(same.all() and (size.any() or not a))
             error = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
             varies = ~is_constant(size, x)
@@ -160,12 +160,12 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
 
 
 def _levels(stats: Any, cell: Any) -> Any:
-    """Return the levels of a cell with the names of their confounders, in no order."""
+    """Return the pairs (confounder, level) of a cell as a set, for comparison between files."""
     return frozenset(zip(stats.categories, cell[1:]))
 
 
 def _written(content: dict[str, Any], name: str) -> Array:
-    """Return a table that is written of cells and features, NaN where there is no number."""
+    """Return a written table of shape (n_cells, n_features), NaN where there is no number."""
     nothing = [None] * content["n_features"]
     return np.array([one.get(name) or nothing for one in content["cells"]], dtype=float)
 
@@ -174,7 +174,7 @@ def _exposed(squares: Array, fourth: Array) -> tuple[Array, Array]:
     r"""Mark cells and features in which one row holds most squares, and in which all are equal.
 
     With squared deviations :math:`a_i`, the largest share :math:`\max_i a_i / \sum a` is at least
-    :math:`\sum a^2 / (\sum a)^2`, the ratio of the fourth powers to the square of the squares.
+    :math:`\sum a^2 / (\sum a)^2`: the sum of fourth powers over the squared sum of squares.
     """
     flat = squares <= SMALLEST**2
     return ~flat & (fourth >= CONCENTRATED * squares**2), flat
@@ -185,7 +185,7 @@ def _cell_name(cell: Any) -> str:
 
 
 def _where(cells: list[Any], names: Any, marks: Array) -> str:
-    """Name features, each with the cells that are marked."""
+    """Return the marked features as text, each with its marked cells."""
     found = []
     for j in np.flatnonzero(marks.any(axis=0))[:3]:
         where = [_cell_name(cells[k]) for k in np.flatnonzero(marks[:, j])]
@@ -198,7 +198,10 @@ def _where(cells: list[Any], names: Any, marks: Array) -> str:
 def facts_of(
     document: dict[str, Any], stats: Any, previous: Iterable[tuple[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return what a file reveals, by itself or together with `previous` files."""
+    """Return what a file reveals, by itself and together with `previous` files.
+
+    `previous` are pairs of a name and statistics.
+    """
     cells, fourth = document["cells"], _written(document, "fourth")
     single, flat = _exposed(_written(document, "squares"), fourth)
     names, keys = stats.names.tolist(), list(stats.cells)
@@ -232,7 +235,7 @@ def facts_of(
 
 
 def _limited(document: dict[str, Any], stats: Any) -> str | None:
-    """Name features whose kurtosis was cut, or nearly so, by domain."""
+    """Return as text the features of each domain whose kurtosis was cut, or nearly so."""
     few, found = (document["min_cell"] - 1) * document["largest_weight"], []
     for one in document.get("shapes", ()):
         kurtosis = np.array(one["kurtosis"], dtype=float)
@@ -246,7 +249,7 @@ def _limited(document: dict[str, Any], stats: Any) -> str | None:
 def _together(
     document: dict[str, Any], stats: Any, previous: Iterable[tuple[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Say what earlier files reveal together with this one."""
+    """Yield what earlier files and this one reveal together."""
     for name, before in previous:
         changed = differences(before, stats, document["min_cell"])
         text = ""
@@ -261,7 +264,7 @@ def _together(
 
 
 def _about(n: float) -> int:
-    """Return a number of rows with two digits."""
+    """Return a number of rows rounded to two digits."""
     return int(float(f"{n:.1e}"))
 
 
@@ -295,7 +298,7 @@ def words(facts: dict[str, Any], powers: int) -> str:
 
 
 def _contents(facts: dict[str, Any], powers: int) -> Iterator[str]:
-    """Say what is written, and what is left out."""
+    """Yield sentences that say what is written, and what is left out."""
     least, few, masked = facts["min_cell"], facts["fewest_rows"], facts["masked"]
     is_first = facts["schema"] == 1
     yield "For each cell: its levels and its number of rows."
@@ -346,7 +349,7 @@ def _contents(facts: dict[str, Any], powers: int) -> Iterator[str]:
 
 
 def _risks(facts: dict[str, Any]) -> Iterator[str]:
-    """Say what to check before a file is sent."""
+    """Yield sentences that say what to check before a file is sent."""
     yield "Check this before you send the file:"
     if facts["concentrated"]:
         who = f"One row holds {CONCENTRATED:.0%} or more"

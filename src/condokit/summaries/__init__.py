@@ -1,1 +1,1 @@
-"""What a divergence is told of the data."""
+"""Summaries of the data for divergences: moments, Gaussians, samples of rows."""

@@ -1,4 +1,4 @@
-"""Both domains as Gaussians with few factors, for maps of very many features."""
+"""Both domains as Gaussians with few factors, for maps of thousands of features."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from condokit.maps.matrices import DiagonalPlusLowRank
 from condokit.summaries.gaussians import few_points, residuals
 from condokit.summaries.moments import MomentPair
 
-_MOST_FACTORS = 10
-_NOISE_FLOOR = 0.05  # least share of a variance that factors leave
-_POOLED = 0.5  # share of the pooled covariance in that of a stratum
+_MOST_FACTORS = 10  # factors of a covariance, at most
+_NOISE_FLOOR = 0.05  # share of a feature's variance that factors leave, at least
+_POOLED = 0.5  # share of the pooled covariance in that of each stratum
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FactorGaussian:
     factors: Array  # (n_features, n_factors)
 
     def moved(self, mean: Array, var: Array) -> "FactorGaussian":
-        """Return the Gaussian with another mean, of features with so many times the variance."""
+        """Return the Gaussian with another mean, and variances multiplied by `var`."""
         return FactorGaussian(mean, self.noise * var, self.factors * np.sqrt(var)[:, None])
 
     @property
@@ -41,7 +41,10 @@ class FactorGaussian:
 def factor_gaussians(
     residual: Array, place: Array, mean: Array, counts: Array | None = None
 ) -> list[FactorGaussian]:
-    r"""Return one Gaussian per stratum from residual rows, each half its own, half pooled."""
+    """Return one Gaussian per stratum from residual rows.
+
+    Its covariance is half that of the stratum and half the pooled one.
+    """
     counts = np.ones(len(residual)) if counts is None else counts
     residual, place, counts = residual[counts > 0], place[counts > 0], counts[counts > 0]
     residual = residual * np.sqrt(counts)[:, None]
@@ -55,7 +58,7 @@ def factor_gaussians(
         variance = (rows**2).sum(axis=0)
         q = max(1, min(_MOST_FACTORS, min(rows.shape) - 1, int(n) // 4))
         _, size, axes = randomized_svd(rows, q, random_state=0)
-        # the leading principal axes, of the size that exceeds the average of the others
+        # factors are the leading axes, with the variance that exceeds the average of the others
         rest = (variance.sum() - (size**2).sum()) / max(min(rows.shape) - q, 1)
         factors = axes.T * np.sqrt(np.maximum(size**2 - rest, 0.0))
         noise = np.maximum(variance - (factors**2).sum(axis=1), _NOISE_FLOOR * variance)
@@ -77,7 +80,7 @@ class FactorPair:
 
 @dataclass(frozen=True)
 class Factors:
-    """What a search of low rank needs: moments for its start, then Gaussians with few factors."""
+    """What a search of low-rank maps needs: moments for its start, then factor Gaussians."""
 
     moments: MomentPair
     domains: Study
@@ -85,7 +88,7 @@ class Factors:
     conditional: Conditional
 
     def after(self, scale: Array, offset: Array, like: FactorPair | None = None) -> FactorPair:
-        """Return both domains after a diagonal map of the query, perhaps in units of others."""
+        """Return both domains after a diagonal map of the query; in units of `like` if given."""
         domains, place = self.domains, self.comparison.place
         used = np.flatnonzero(place >= 0)
         X, is_query = domains.rows(used), domains.is_query[used]

@@ -1,4 +1,4 @@
-"""Both domains as Gaussians at the compared confounder values, for maps with a full matrix."""
+"""Both domains as Gaussians at the compared confounder values, for maps with a matrix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from condokit.data.study import Study
 from condokit.data.subsets import folds, subsample
 from condokit.summaries.moments import is_flat, refuse_continuous
 
-_POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-_DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-_MANY_FEATURES = 200  # beyond, fewer candidates are tried
-_MOST_STRATA = 50  # on which the choice among them is made
+_POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares that are tried
+_DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # likewise
+_MANY_FEATURES = 200  # above this, fewer shares are tried
+_MOST_STRATA = 50  # strata by which shares are chosen, at most
 _FOLDS = 5
-_MOST_POINTS = 60  # support points of continuous confounders
-_MOST_NUMBERS = 50_000_000  # in all covariances of a domain
-_SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
+_MOST_POINTS = 60  # support points of continuous confounders, at most
+_MOST_NUMBERS = 50_000_000  # in all covariances of a domain, at most
+_SINGULAR = 1e-10  # share of a variance that other features leave, at least
 _FEW_SCORES, _MOST_SCORES = 2000, 1_000_000  # rows, or numbers, of residuals for their skewness
 
 
@@ -41,7 +41,7 @@ class Gaussians:
 
     mean: Array  # (n_values, n_features)
     cov: Array  # (n_values, n_features, n_features)
-    count: Array  # (n_values,): rows behind them
+    count: Array  # (n_values,): numbers of rows
 
     def of(self, features: Array) -> "Gaussians":
         """Return the marginal law of some of the features."""
@@ -57,15 +57,15 @@ class Gaussians:
 
 @dataclass(frozen=True)
 class GaussianPair:
-    """Both domains as Gaussians at the support values, with the weights of these."""
+    """Both domains as Gaussians at the support values, and the weights of these values."""
 
     query: Gaussians
     reference: Gaussians
-    weights: Array  # (n_values,): prior weights; they sum to one
-    scores: tuple[Array, Array] | None = None  # residuals of rows of (query, reference)
+    weights: Array  # (n_values,): prior weights, which sum to one
+    scores: tuple[Array, Array] | None = None  # residuals of (query, reference)
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
-    # matrix and offset to search from, where they are known nearly
+    # matrix and offset from which to search, if they are nearly known
     start: tuple[Array, Array] | None = None
 
     @property
@@ -85,7 +85,7 @@ class GaussianPair:
         return GaussianPair(*sides, self.weights, scores, start=start)
 
     def in_units(self, unit: Array) -> "GaussianPair":
-        """Return the pair with every feature divided by a unit of its own."""
+        """Return the pair with every feature divided by its unit."""
         scores, start = self.scores, self.start
         scores = scores and (scores[0] / unit, scores[1] / unit)
         query, reference = (
@@ -102,7 +102,7 @@ class GaussianPair:
 
 
 def gaussians_of(scatter: GroupedScatter) -> Gaussians:
-    """Return means and covariances; a stratum with one row borrows the pooled covariance."""
+    """Return means and covariances; a stratum with one row has the pooled covariance."""
     dof = scatter.count - 1
     lone = dof < 0.5
     pooled = scatter.scatter[~lone].sum(axis=0) / max(float(dof[~lone].sum()), 1e-300)
@@ -114,11 +114,11 @@ def gaussians_of(scatter: GroupedScatter) -> Gaussians:
 def regularise(
     gaussians: Gaussians, shares: Shares, strata: Array | slice = slice(None)
 ) -> Gaussians:
-    r"""Pull covariances to what strata have in common, and to their diagonal.
+    r"""Shrink covariances towards the pooled one, and towards their diagonal.
 
     :math:`(1 - \beta) S_k + \beta \operatorname{diag} S_k` with
-    :math:`S_k = (1 - \alpha) \Sigma_k + \alpha \bar\Sigma`, the pooled within-stratum covariance;
-    of all strata or some.
+    :math:`S_k = (1 - \alpha) \Sigma_k + \alpha \bar\Sigma`, where :math:`\bar\Sigma` is the pooled
+    within-stratum covariance. `strata` are those that are returned.
     """
     dof = np.maximum(gaussians.count - 1, 0.0)
     dof = dof / dof.sum() if dof.sum() > 0 else np.full(len(dof), 1 / len(dof))
@@ -130,7 +130,7 @@ def regularise(
 
 
 def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
-    """Choose the shares by the Gaussian likelihood of held-out folds."""
+    """Choose the shares of regularisation by the Gaussian likelihood of held-out folds."""
     constant = np.diag((scatter.squares.sum(axis=0) == 0).astype(float))
     pooled, diagonal, tried = _POOLED, _DIAGONAL, n_folds
     if len(constant) > _MANY_FEATURES:
@@ -156,7 +156,7 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
 
 
 def _learned(scatter: GroupedScatter, n_folds: int) -> tuple[Gaussians, Shares | None]:
-    """Return the Gaussians of all folds; with several, regularised, and how."""
+    """Return the Gaussians of all folds; with several folds, regularised, and by which shares."""
     gaussians = gaussians_of(scatter.without(-1, n_folds))
     shares = choose_shares(scatter, n_folds) if n_folds > 1 else None
     return gaussians if shares is None else regularise(gaussians, shares), shares
@@ -182,7 +182,7 @@ def gaussian_pair(
         dealt = folds(
             2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
         )
-    # of a cell the domain is the slow index, then the fold
+    # number of a cell: first the domain, then the fold, then the stratum, which changes fastest
     cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
     both = domains.gather(cell, 2 * n_folds * n_values, GroupedScatter)
     sides, shares = zip(*(_learned(both.fold(k, 2), n_folds) for k in range(2)))
@@ -196,7 +196,7 @@ def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
 
 
 def _scores(domains: Study, place: Array, sides: Sequence[Gaussians]) -> tuple[Array, Array] | None:
-    """Return residuals of rows of both domains, of weighted ones in proportion."""
+    """Return residuals of rows of both domains; weighted rows are taken in proportion."""
     if not domains.has_rows:
         return None
     found, most = [], max(_FEW_SCORES, _MOST_SCORES // domains.n_features)
@@ -227,9 +227,10 @@ def along_curves(
     conditional: Conditional,
     regularised: bool,
 ) -> GaussianPair:
-    r"""Return means and :math:`D(z) R D(z)` at points; R is the correlation of residuals.
+    """Return means and covariances :math:`D(z) R D(z)` at points.
 
-    X are the rows used, points and their weights those of `few_points`.
+    D(z) are the standard deviations given the confounders z, and R is the correlation of residuals,
+    which does not depend on z. X are the rows used; `points` are from `few_points`.
     """
     used, covariates = comparison.used, comparison.covariates
     (at, weights, nearest), n_folds = points, _FOLDS if regularised else 1
@@ -267,7 +268,7 @@ def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
 
 
 def is_singular(pair: GaussianPair) -> bool:
-    """Tell whether a covariance is singular, of features that vary."""
+    """Tell whether a covariance of the features that vary is singular."""
     some, _ = without_constant(pair)
     covs = np.concatenate([some.query.cov, some.reference.cov])
     variances = np.einsum("kii->ki", covs)
@@ -281,14 +282,14 @@ def is_singular(pair: GaussianPair) -> bool:
 def residuals(
     conditional: Conditional, X: Array, own: Covariates, at: Covariates
 ) -> tuple[Array, Moments, Moments]:
-    """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
+    """Return residuals over their spread, and moments at the rows and at the points `at`."""
     both = conditional.moments_at(X, own, own.joined(at))
     here, there = both.of(slice(len(X))), both.of(slice(len(X), None))
     return (X - here.mean) / np.sqrt(ones_for_zeros(here.var)), here, there
 
 
 def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
-    """Return a few support points, their weights, and the nearest of every row, -1 for none."""
+    """Return a few support points, their weights, and each row's nearest point, -1 for none."""
     from sklearn.cluster import KMeans  # slow to import
 
     covariates, (rows, weights) = comparison.covariates, comparison.points
@@ -301,7 +302,7 @@ def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
     centres, categories, shares = [], [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
     n_centres = 0
-    for category in np.unique(covariates.category):  # each with centres of its own
+    for category in np.unique(covariates.category):  # centres are found within each category
         mine = covariates.category[rows] == category
         everyone = np.flatnonzero(covariates.category == category)
         if not weights[mine].sum() > 0:

@@ -17,18 +17,18 @@ from condokit.data.study import Study
 
 @dataclass(frozen=True)
 class MomentPair:
-    """Moments of both domains at the support values, with the weights of these."""
+    """Moments of both domains at the support values, and the weights of these values."""
 
     query: Moments
     reference: Moments
     weights: Array  # (n_values,); they sum to one
-    flat: Array  # features that are constant within strata in a domain; their variances are one
-    widening: Any = 1.0  # factor of standard errors for what few rows leave unknown of them
+    flat: Array  # (n_features,): constant within strata of a domain; variances are set to one
+    widening: Any = 1.0  # factor of standard errors, for few degrees of freedom (Student's t)
     knows_errors: bool = True  # whether the moments at different values are independent
 
     @property
     def spread(self) -> Array:
-        """The reference's spread given the confounders."""
+        """The reference's standard deviation given the confounders, (n_features,)."""
         return np.sqrt(self.weights @ self.reference.var)
 
     def in_units(self, query: Array, reference: Array) -> "MomentPair":
@@ -48,7 +48,11 @@ class MomentPair:
 def moment_pair(
     domains: Study, comparison: Comparison, conditional: Conditional, shared: bool, scaled: bool
 ) -> MomentPair:
-    """Gather the moments; `shared` across strata and features, `scaled` if spreads are needed."""
+    """Return the moments of both domains.
+
+    With `shared`, variances are shrunk across strata and features. `scaled` says that the map has
+    scales, so that variances are needed.
+    """
     if not conditional.is_smooth:
         refuse_continuous(domains)
         query, reference = moments_in_strata(domains, comparison)
@@ -92,14 +96,14 @@ def moments_in_strata(domains: Study, comparison: Comparison) -> tuple[Moments, 
 
 
 def cells(domains: Study, comparison: Comparison) -> Array:
-    """Return the cell of every row: query's support values, then the reference's; -1 for none."""
+    """Return each row's cell: query's support values first, then the reference's; -1 for none."""
     cell = comparison.place.copy()
     cell[(cell >= 0) & ~domains.is_query] += len(comparison.support.levels)
     return cell
 
 
 def _independent(domains: Study, cell: Array, stats: GroupedMoments) -> Array:
-    """Return the number of independent rows in each cell."""
+    """Return the effective sample size of each cell, given rows of the same subjects."""
     groups, used = np.asarray(domains.groups), cell >= 0
     n_subjects = int(groups.max()) + 1
     pairs = cell.astype(np.int64) * n_subjects + groups
@@ -142,9 +146,9 @@ def is_flat(mean: Array, var: Array) -> Array:
 def without_flat(
     query: Moments, reference: Moments, scaled: bool
 ) -> tuple[Moments, Moments, Array]:
-    """Mark features that are constant within strata in a domain, and give them unit variances.
+    """Mark features that are constant within strata of a domain, and give them unit variances.
 
-    A domain with one row in every stratum does not tell: it has the spread of the other.
+    A domain with one row in every stratum gets the variances of the other domain.
     """
     sides = {"query": query, "reference": reference}
     single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]
@@ -166,9 +170,9 @@ def without_flat(
 
 
 def _with_spread(query: Moments, reference: Moments, single: list[str]) -> tuple[Moments, Moments]:
-    """Give a domain with one row in every stratum the variances of the other.
+    """Give a domain with only one row in every stratum the variances of the other domain.
 
-    If both are such, that which differences between them have around their mean, over two.
+    If both have one row per stratum, the variance is half of that of their differences over strata.
     """
     if not single:
         return query, reference
@@ -188,7 +192,10 @@ def _with_spread(query: Moments, reference: Moments, single: list[str]) -> tuple
 
 
 def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
-    """Return the factor that makes 1.96 errors a 95% interval: Student's, by the variances' dof."""
+    """Return Student's 97.5% quantile over 1.96, by the variances' degrees of freedom.
+
+    Then 1.96 standard errors are a 95% interval.
+    """
     dof = np.concatenate([query.dof, reference.dof])
     seen = np.concatenate([query.count, reference.count]) > 0
     known = np.where(seen, np.maximum(dof, 0.5), 0.0)
@@ -200,10 +207,11 @@ def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
 
 
 def share_variances(moments: Moments) -> Moments:
-    """Pull the variance of each stratum towards what strata and features have in common.
+    """Shrink the variance of each stratum towards what strata and features have in common.
 
-    The inverse of an estimated variance is too large on average: the precision is multiplied by
-    (dof - 2) / dof, with the degrees of freedom that the prior is worth beside the stratum's own.
+    The inverse of an estimated variance is too large on average, E[1 / s^2] = f / ((f - 2) sigma^2)
+    with f degrees of freedom. So the precision is multiplied by (f - 2) / f, where f counts the
+    stratum's own degrees of freedom and those that the prior is worth.
     """
     own, total = moments.dof, float(moments.dof.sum())
     if total == 0:
@@ -215,19 +223,22 @@ def share_variances(moments: Moments) -> Moments:
         var *= np.exp(log_ratio)
         worth = np.minimum(2 * prior + own, total)
     precision = (np.maximum(worth - 2, 0.5) / worth)[:, None] / var
-    # what strata share they do not learn each on their own: errors are those of their own rows
+    # shared variances are not learned in each stratum anew: errors are those of its own rows
     return replace(moments, var=var, precision=precision, dof=np.maximum(own, total / len(own)))
 
 
 def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array, float]:
-    r"""Return log-variances of levels by empirical Bayes, and the prior precision.
+    r"""Return log-variances of levels by empirical Bayes, and the precision of their prior.
 
-    With f degrees of freedom :math:`\log s_{jk}^2` is about normal around
+    They are relative to the pooled variance of each feature, (n_levels, n_features). With f degrees
+    of freedom :math:`\log s_{jk}^2` is about normal around
     :math:`\log \sigma_{jk}^2 + \psi(f/2) - \log(f/2)` with variance :math:`\psi'(f/2)`.
-    Log-variances differ between levels by a factor shared by all features (trusted as
-    d / (d + 10)) and by :math:`N(0, \omega^2)`, :math:`\omega^2` from their spread beyond that of
-    the noise. `squares` and `dof` have the shape (n_levels, n_features); features count as
-    `n_effective` independent ones.
+    Log-variances differ between levels by a factor that all features share (shrunk by d / (d + 10))
+    and by :math:`N(0, \omega^2)`, with :math:`\omega^2` estimated from their spread beyond that of
+    the noise.
+
+    `squares`, sums of squared residuals, and `dof` have the shape (n_levels, n_features). The d
+    features count as `n_effective` independent ones.
     """
     known = dof >= 0.9
     half = np.where(known, dof, 2.0) / 2
@@ -243,12 +254,12 @@ def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array,
     weight = np.maximum(precision.sum(1, keepdims=True), 1e-300)
     factor = trust * (precision * away).sum(1, keepdims=True) / weight
     away = np.where(known, away - factor, 0.0)
-    # spread beyond the noise, each level weighted by what it knows; a weak prior of .1
+    # spread beyond the noise; weights are inverse variances of squares, at a spread of .1
     gain = np.where(known, 1 / (0.1 + noise) ** 2, 0.0)
     n_known = np.maximum(known.sum(0), 2)
     inflate = n_known / (n_known - 1.0)
     excess = (gain * (away**2 * inflate - noise)).sum() / max(float(gain.sum()), 1e-300)
-    # how well the spread is known, in features
+    # precision of the estimated spread, as if from `n_effective` features
     own = gain.sum() ** 2 / max(float((gain**2 * 2 * (0.1 + noise) ** 2).sum()), 1e-300)
     own *= n_effective / squares.shape[1]
     error2 = 1 / max(own, 1e-300)

@@ -1,4 +1,4 @@
-"""Rows drawn again: what is drawn together, and both domains as they are then summed up."""
+"""Bootstrap: which rows are drawn together, and summaries of both domains for each draw."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,33 +24,33 @@ from condokit.summaries.moments import MomentPair, cells, paired
 
 @dataclass(frozen=True)
 class Parcels:
-    """What is drawn with replacement: rows or parcels of rows in cells, or subjects of domains."""
+    """The units that are drawn with replacement: rows or groups of rows in cells, or subjects."""
 
-    number: Array  # the subject, or the number of a parcel
-    cell: Array  # that it lies in; those of the query come first
+    number: Array  # the subject, or the number of the parcel within its cell
+    cell: Array  # the cell of each parcel; those of the query come first
     n_query_cells: int
     are_subjects: bool
-    rows: Any = 1.0  # that a row in it stands for, where rows have weights
+    rows: Any = 1.0  # effective rows of each parcel, where rows have weights
 
     @property
     def fewest(self) -> int:
-        """How many there are of the domain that has fewer."""
+        """The number of units of the domain that has fewer."""
         is_query = self.cell < self.n_query_cells
         sides = self.number[is_query], self.number[~is_query]
         return min(len(np.unique(side)) if self.are_subjects else len(side) for side in sides)
 
     def draw(self, rng: np.random.Generator) -> Array:
-        """Return how often every one is drawn."""
+        """Return how often each parcel is drawn."""
         kind, place = self._kinds()
         times = np.zeros(len(kind))
         for k in np.unique(kind):
             n = int((kind == k).sum())
-            # one fewer than there are: the variance of their mean is unbiased
+            # n - 1 draws of n units: so the variance of their mean is unbiased
             times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
         return times[place]
 
     def weights(self, rng: np.random.Generator, amount: float) -> Array:
-        """Return weights, one on average, that go so far from one as drawing does."""
+        """Return weights with mean one; deviations from it are `amount` times those of draws."""
         kind, place = self._kinds()
         _, of_kind, counts = np.unique(kind, return_inverse=True, return_counts=True)
         n_alike = counts[of_kind][place]
@@ -58,10 +58,10 @@ class Parcels:
         return 1 + amount / np.sqrt(self.rows) * change
 
     def _kinds(self) -> tuple[Array, Array]:
-        """Return the kind of all that are drawn, each among its own, and the place of each here."""
+        """Return the stratum in which each unit is drawn, and the unit of each parcel."""
         if not self.are_subjects:
             return self.cell, np.arange(len(self.cell))
-        # a subject of both domains is drawn for both: what is common cancels
+        # a subject of both domains is drawn for both, since what it has in common cancels
         subjects, place = np.unique(self.number, return_inverse=True)
         kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
         kind[place[is_query]] |= 1
@@ -72,7 +72,10 @@ class Parcels:
 def parcels(
     domains: Study, cell: Array, n_values: int, rng: np.random.Generator, most: int
 ) -> tuple[Array, Parcels]:
-    """Deal the rows of a cell, or subjects, to at most so many; return each row's, and all."""
+    """Divide the rows of each cell, or the subjects, into at most `most` parcels at random.
+
+    Returns the parcel of each row, -1 for none, and all parcels.
+    """
     used = np.flatnonzero(cell >= 0)
     if domains.groups is not None:
         unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % most
@@ -96,13 +99,13 @@ def parcels(
 
 
 def _marks(domains: Study) -> Array:
-    """Return a number that depends on a row's values alone, so that the order of rows is none."""
+    """Return a number for each row that depends on its values only, not on the order of rows."""
     way = np.random.default_rng(0).normal(size=domains.n_features)
     return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
 
 
 class ResampledMoments:
-    """Moments of reweighted rows in strata, from parcels of them; rows are read once."""
+    """Moments of resampled rows in strata, from sums of parcels; rows are read once."""
 
     def __init__(
         self,
@@ -120,11 +123,11 @@ class ResampledMoments:
         self.count = self._merged(np.ones(len(self.parcels.cell)))[0]
 
     def pair(self, drawn: Array) -> MomentPair:
-        """Return the moments of parcels that count so often."""
+        """Return the moments if each parcel counts as often as it was `drawn`."""
         count, mean, squares = self._merged(drawn)
         if ((count == 0) & (self.count > 0)).any():
             raise ValueError("no rows of a stratum were drawn")
-        # draws are one short of the parcels, rows should count as before
+        # there is one draw fewer than parcels, but rows should count as before
         squares = squares * (self.count / ones_for_zeros(count))[:, None]
         query, reference = (
             moments_from(self.count[half], mean[half], squares[half], self.count[half])
@@ -145,7 +148,7 @@ class ResampledMoments:
 
 
 class ResampledGaussians:
-    """Both domains as Gaussians of reweighted rows, from parcels of them; rows are read once."""
+    """Both domains as Gaussians of resampled rows, from sums of parcels; rows are read once."""
 
     def __init__(
         self, domains: Study, comparison: Comparison, pair: GaussianPair, most: int
@@ -157,14 +160,14 @@ class ResampledGaussians:
         sides = pair.query, pair.reference
         self.middle = np.concatenate([side.mean for side in sides])
         self.count = np.concatenate([side.count for side in sides])
-        # sums over parcels of 1, x and x x', with x seen from the mean of the cell
+        # sums over parcels of 1, x and x x', with x measured from the mean of the cell
         mean = stats.mean - self.middle[self.parcels.cell]
         square = stats.count[:, None, None] * mean[:, :, None] * mean[:, None, :] + stats.scatter
         ones = stats.count[:, None]
         self.sums = np.hstack([ones, ones * mean, square.reshape(len(mean), -1)])
 
     def draw(self, amount: float) -> GaussianPair:
-        """Return the pair of rows with weights that go so far from one as drawing does."""
+        """Return the pair for rows with random weights; see `Parcels.weights`."""
         weights, d = self.parcels.weights(self.rng, amount), self.pair.n_features
         drawn = GroupedScatter(len(self.count), d)
         drawn.count[:] = self.count
@@ -178,7 +181,7 @@ class ResampledGaussians:
 
 
 class ResampledCurves:
-    """The same along curves of continuous confounders, which are found anew for every draw."""
+    """The same along curves of continuous confounders, which are fitted again for each draw."""
 
     def __init__(
         self, domains: Study, comparison: Comparison, pair: GaussianPair, conditional: Conditional
@@ -193,7 +196,7 @@ class ResampledCurves:
         self.parcels = Parcels(number, cell, own.n_categories, groups is not None, rows)
 
     def draw(self, amount: float) -> GaussianPair:
-        """Return the pair of rows with weights that go so far from one as drawing does."""
+        """Return the pair for rows with random weights; see `Parcels.weights`."""
         own = self.comparison.covariates
         weights = own.counts * self.parcels.weights(self.rng, amount)
         again = replace(self.comparison, covariates=replace(own, weights=weights))
@@ -203,7 +206,7 @@ class ResampledCurves:
 
 
 def _with_shares(pair: GaussianPair, query: Gaussians, reference: Gaussians) -> GaussianPair:
-    """Return other Gaussians in a pair, regularised as its own were."""
+    """Return other Gaussians in a pair, with the same regularisation."""
     query, reference = (
         side if name not in pair.shares else regularise(side, pair.shares[name])
         for name, side in (("query", query), ("reference", reference))

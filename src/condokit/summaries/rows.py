@@ -1,4 +1,4 @@
-"""The compared rows of all domains, read when they are needed, and moments of their strata."""
+"""The compared rows of all domains, read only when needed, and moments of their strata."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Study
 from condokit.summaries.moments import is_flat, without_flat
 
-MANY_ROWS = 20_000  # from which single values of features with heavy tails are counted in bins
+MANY_ROWS = 20_000  # above this, values of features with heavy tails are binned
 
 
 @dataclass(frozen=True)
 class Single:
-    """Values of some features, how many rows each counts for, and where they are."""
+    """Values of some features, how many rows each stands for, and their domain and level."""
 
     X: Array  # (n_values, n_features), in standard units
     counts: Array  # (n_values, 1 or n_features)
@@ -32,21 +32,22 @@ class Single:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of K domains, one after another, in units that make each domain's features standard.
+    """Rows of K domains, one domain after another, in standard units of each domain.
 
-    Two domains are the query, then the reference. Categories alone need no rows: `strata` has the
-    sums of powers of every cell. Only `values` reads rows, of the features that are asked for.
+    Two domains are the query, then the reference. If all confounders are categories, no rows are
+    needed: `strata` has the sums of powers of every cell. Only `values` reads rows, of the
+    requested features.
     """
 
     domains: Study
     used: Array  # the numbers of the rows that are compared, increasing
-    order: Array  # that puts those of the first domain first
-    batch: Array  # of the ordered rows: 0, ..., K - 1
+    order: Array  # the permutation of these that sorts rows by domain
+    batch: Array  # domains of the ordered rows: 0, ..., K - 1
     reference: int
     covariates: Covariates  # of the ordered rows, with how many rows each counts for
     strata: GroupedMoments  # of the strata of the first domain, then of the next
-    mean: Array  # (K, n_features): the units
-    unit: Array
+    mean: Array  # (K, n_features): mean of each domain, and
+    unit: Array  # (K, n_features): standard deviation; standard units are (x - mean) / unit
     flat: Array  # (n_features,): whether it is constant within strata in a domain
     spread: Array  # (n_features,): of the reference within strata
     groups: Array | None = None  # subjects, each wherever its rows are
@@ -54,7 +55,7 @@ class Rows:
 
     @classmethod
     def read(cls, domains: Study, comparison: Comparison, scaled: bool) -> "Rows":
-        """Gather what is known of two domains; `scaled` if spreads are needed."""
+        """Gather what is known of two domains; `scaled` if the map has scales."""
         L, used = len(comparison.support.levels), comparison.used
         place = np.where(domains.is_query | (comparison.place < 0), 0, L) + comparison.place
         batch = 1 - comparison.is_query
@@ -66,10 +67,10 @@ class Rows:
 
     @classmethod
     def among(cls, study: Study, batches: list[int], reference: int) -> "Rows":
-        """Gather what is known of some of the domains of a study."""
+        """Gather what is known of some domains of a study, given by number."""
         chosen = study.among(*batches)
         if study.n_bridges and not study.confounders:
-            chosen &= study.bridge >= 0  # other rows tell nothing without confounders
+            chosen &= study.bridge >= 0  # without confounders, only bridge samples can be compared
         used, number = np.flatnonzero(chosen), np.full(study.n_domains, -1)
         number[batches] = np.arange(len(batches))
         batch, at = number[study.code[used]], crossed(study, used)
@@ -92,10 +93,10 @@ class Rows:
         K: int,
         reference: int,
     ) -> "Rows":
-        """Gather strata; `place` has that of every row, -1 for those that are not compared."""
+        """Gather strata; `place` is the stratum of every row, -1 for rows that are not compared."""
         kind = partial(GroupedMoments, products=True)
         stats = study.gather(place, K * at.n_categories, kind)
-        # of each domain as a whole: strata with their means spread around the domain's
+        # domains as a whole: squares within strata plus those of the strata's means
         n, mean, squares = (np.stack(np.split(t, K)) for t in (stats.n, stats.mean, stats.squares))
         total = ones_for_zeros(n.sum(axis=1))
         middle = (n * mean).sum(axis=1) / total
@@ -163,14 +164,14 @@ class Rows:
         return self.covariates.category + self.covariates.n_categories * self.batch
 
     def place(self) -> Array:
-        """Return the stratum of every cell of sums, by domain, -1 if it is not compared."""
+        """Return the stratum of every cell of the sums, by domain; -1 if it is not compared."""
         sums = self.domains.sums_only
         place = np.full(len(sums.label), -1)
         place[sums.cell[self.used[self.order]]] = self.cell
         return place
 
     def complete(self, X: Array) -> "tuple[Rows, Array]":
-        """Return the rows that lack no value, which then stand for those of their stratum."""
+        """Return the complete rows, weighted so that they stand for all rows of their stratum."""
         known = np.flatnonzero(~np.isnan(X).any(axis=1))
         at, cell, total = self.covariates, self.cell[known], self.strata.n[:, 0]
         counts = at.counts[known]
@@ -185,7 +186,7 @@ class Rows:
         return self.mean[:, features], self.unit[:, features]
 
     def single(self, features: Array) -> "Callable[[Array], Single | None]":
-        """Return how to read the values of some of these features, in standard units."""
+        """Return a function that reads values of some of these features, in standard units."""
         at, sums = self.covariates, self.domains.sums_only
         if sums is None and len(self.order) > MANY_ROWS:
             return self._binned
@@ -196,6 +197,7 @@ class Rows:
         row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
 
         def read(part: Array) -> Single | None:
+            """Return the values of a part of the features, None if some are unknown."""
             if not {*part.tolist()} <= known.keys():
                 return None
             cell, ends, counts = side_by_side([known[j].placed(row) for j in part.tolist()])
@@ -206,14 +208,14 @@ class Rows:
         return read
 
     def _each(self, features: Array) -> Single:
-        """Return the values of all rows."""
+        """Return the values of all rows, unbinned."""
         X, counts = self.values(features), self.weights[:, None]
         if self.domains.gaps is not None:
             counts, X = counts * ~np.isnan(X), np.nan_to_num(X)
         return Single(X, counts, self.batch, self.covariates.category)
 
     def _binned(self, features: Array) -> Single:
-        """Return the values of features in narrow bins: fewer than rows, and as good."""
+        """Return the values in narrow bins: fewer numbers than rows, and as good for fits of t."""
         at, stats, L = self.covariates, self.strata, self.covariates.n_categories
         where = np.arange(len(stats.count))[:, None] // L, features
         centres = (stats.mean[:, features] - self.mean[where]) / self.unit[where]
@@ -223,7 +225,7 @@ class Rows:
         return Single(X, counts, cell // L, cell % L)
 
     def values(self, features: Array | None = None, rows: Array | None = None) -> Array:
-        """Return features in standard units, or some of them, of all rows or some."""
+        """Return features of rows in standard units, (n_rows, n_features); None stands for all."""
         some = features is not None and len(features) < self.domains.n_features
         domains = self.domains.of(features) if some and features is not None else self.domains
         mine = features if some else slice(None)

@@ -24,7 +24,7 @@ from condokit.summaries.gaussians import (
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous, refuse_weights
 from condokit.summaries.resampled import Parcels
 
-_MOST_IMPUTED = 2000  # support points at which rows are imputed
+_MOST_IMPUTED = 2000  # support points at which rows are imputed, at most
 _DRAWS = 100  # rows at each support point of continuous confounders
 _LIGHTLY = Shares(0.1, 0.01)
 _FAR = 6.0  # median deviations from a stratum's median beyond which a value is cut; 4 sd of normals
@@ -33,17 +33,17 @@ Sides = tuple[list[Array], list[Array]]
 
 @dataclass(frozen=True)
 class Samples:
-    """Sorted rows of both domains at every support value, and the weights of these."""
+    """Sorted rows of both domains at every support value, and the weights of these values."""
 
     query: list[Array]
     reference: list[Array]
     weights: Array
-    subjects: Sides | None = None
-    n_rows: int | None = None  # of the smaller domain, where rows are not observed but drawn
+    subjects: Sides | None = None  # the subject of each row, in the same lists
+    n_rows: int | None = None  # rows of the smaller domain, if the samples are drawn along curves
     is_rectangular: bool = False  # whether the domains have different features
 
     def half(self, which: int) -> "Samples":
-        """Return every other subject, in the order of their rows."""
+        """Return every other subject, in order of appearance; `which` is 0 or 1."""
         who = self._who()
         numbers, first = np.unique(np.concatenate([*who[0], *who[1]]), return_index=True)
         return self._of_subjects(numbers[np.argsort(first)][which::2])
@@ -67,18 +67,19 @@ class Samples:
         return replace(self, query=cut_tails(self.query), reference=cut_tails(self.reference))
 
     def thinned(self, most: int) -> "Samples":
-        """Return at most so many rows of each, evenly taken."""
+        """Return at most `most` rows of each stratum and domain, evenly spaced."""
         sides = (self.query, self.reference)
         return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
 
     def part(self, share: float) -> "Samples":
-        """Return the rows of about so many of the subjects, evenly taken."""
+        """Return the rows of about this share of the subjects, evenly spaced."""
         who = self._who()
         numbers = np.unique(np.concatenate([*who[0], *who[1]]))
         chosen = subsample(len(numbers), max(2, round(share * len(numbers))))
         return self._of_subjects(numbers[chosen])
 
     def _of_subjects(self, chosen: Array) -> "Samples":
+        """Return the rows of the chosen subjects."""
         return self._take([[np.isin(who, chosen) for who in side] for side in self._who()])
 
     def resampled(self, rng: np.random.Generator) -> "Samples":
@@ -96,11 +97,13 @@ class Samples:
     def each(
         self, of_query: Callable[[Array], Array], of_reference: Callable[[Array], Array]
     ) -> "Samples":
-        """Return the samples with other features."""
+        """Return the samples with the rows of each domain transformed by a function."""
         query, reference = map(of_query, self.query), map(of_reference, self.reference)
         return replace(self, query=list(query), reference=list(reference))
 
     def _take(self, chosen: list[list[Array]]) -> "Samples":
+        """Return the rows with these numbers, by domain and stratum."""
+
         def of(sides: Sides) -> list[list[Array]]:
             return [[part[rows] for part, rows in zip(*both)] for both in zip(sides, chosen)]
 
@@ -109,7 +112,7 @@ class Samples:
         return replace(self, query=query, reference=reference, subjects=subjects)
 
     def _who(self) -> Sides:
-        """Return subjects; where these are unknown, equal rows are of one."""
+        """Return subjects; where these are unknown, equal rows are taken as one subject's."""
         start, numbers = 0, []
         for rows in () if self.subjects else [*self.query, *self.reference]:
             numbers.append(start + np.unique(rows, axis=0, return_inverse=True)[1].ravel())
@@ -120,7 +123,7 @@ class Samples:
 def sample_rows(
     domains: Study, comparison: Comparison, conditional: Conditional, max_rows: int
 ) -> Samples:
-    """Return rows of both domains: those of strata, or drawn along curves."""
+    """Return rows of both domains: observed ones in strata, or drawn along curves."""
     if not conditional.is_smooth:
         refuse_continuous(domains)
         return _in_strata(domains, comparison, max_rows)
@@ -130,7 +133,7 @@ def sample_rows(
 
 
 def _in_strata(domains: Study, comparison: Comparison, max_rows: int) -> Samples:
-    """Return the rows of every stratum, at most so many of each domain."""
+    """Return the rows of every stratum, at most `max_rows` of each domain."""
     place, weights, groups = comparison.place, comparison.support.weights, domains.groups
     used = np.flatnonzero(place >= 0)
     counts = np.ones(len(place), dtype=np.intp)
@@ -143,6 +146,7 @@ def _in_strata(domains: Study, comparison: Comparison, max_rows: int) -> Samples
             )
 
     def side(query: bool) -> Sides:
+        """Return the rows of a domain by stratum, and their subjects."""
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
@@ -160,13 +164,14 @@ def _along_curves(domains: Study, comparison: Comparison, conditional: Condition
     at, weights, _ = few_points(comparison)
 
     def side(query: bool) -> Sides:
+        """Return drawn rows of a domain at every point, and their subjects."""
         mine = comparison.is_query == query
         X, own = domains.side(query, used), comparison.covariates.take(mine)
         residual, _, there = residuals(conditional, X, own, at)
         who = np.zeros(len(own.Z)) if groups is None else groups[used][mine]
         rows = _sorted(residual, who, _DRAWS)
         residual, who = residual[rows], who[rows]
-        if groups is None:  # a residual is at all points on the same side
+        if groups is None:  # each residual is a subject, whose rows are at all points
             who = np.arange(len(rows)) + (0 if query else _DRAWS)
         drawn = [mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)]
         return drawn, [who] * len(weights)
@@ -184,6 +189,7 @@ def _imputed(domains: Study, comparison: Comparison, conditional: Any) -> Sample
     n_draws = conditional.n_draws
 
     def side(query: bool) -> Sides:
+        """Return imputed rows of a domain at every point; draws are subjects."""
         own = comparison.covariates.take(comparison.is_query == query)
         drawn = conditional.sample_at(domains.side(query, comparison.used), own, at, n_draws, rng)
         return list(drawn), [np.arange(n_draws) + (0 if query else n_draws)] * len(weights)
@@ -192,15 +198,15 @@ def _imputed(domains: Study, comparison: Comparison, conditional: Any) -> Sample
 
 
 def _both(side: Callable[[bool], Sides], weights: Array) -> Samples:
-    """Return the samples from a function that gives rows and subjects of a domain."""
+    """Return the samples, given a function that returns rows and subjects of a domain."""
     (query, who_query), (reference, who_reference) = side(True), side(False)
     return Samples(query, reference, weights, (who_query, who_reference))
 
 
 def _sorted(rows: Array, subjects: Array, most: int, counts: Array | None = None) -> Array:
-    """Return the numbers of rows in an order of their own, at most so many, evenly taken.
+    """Return the numbers of at most `most` rows, sorted by their values and evenly spaced.
 
-    Each is there as often as it counts.
+    So the result does not depend on the order of rows. Each row occurs as often as `counts` says.
     """
     order = np.lexsort([subjects, *rows.T[::-1]])
     upto = np.arange(1, len(order) + 1) if counts is None else np.cumsum(counts[order])
@@ -208,7 +214,10 @@ def _sorted(rows: Array, subjects: Array, most: int, counts: Array | None = None
 
 
 def cut_tails(rows: list[Array]) -> list[Array]:
-    """Bring values within six median deviations, over all strata, of their stratum's median."""
+    """Cut values that are farther than six median deviations from their stratum's median.
+
+    Median deviations are those over all strata; six are about four standard deviations of normals.
+    """
     middle = [np.median(part, axis=0) for part in rows]
     away = [np.abs(part - m) for part, m in zip(rows, middle) if len(part) > 1]
     if not away:

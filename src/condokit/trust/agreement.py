@@ -35,17 +35,18 @@ class Agreement(Record):
     mean: Array = field(metadata={"private": True})
     #: (n_pairs, n_features): mapped less reference values. Not saved or printed.
     difference: Array = field(metadata={"private": True})
-    #: How the pairs were mapped: "this map", or "left out" of the fit of the maps in turn.
+    #: How the pairs were mapped: by "this map", or, "left out", by maps that were fitted without
+    #: the pair (cross-validation).
     mapped_by: str = "this map"
 
     @property
     def decides(self) -> bool:
-        """Whether the pairs tell if the map helps."""
+        """Whether the limits of the gain exclude zero, so that the pairs decide the verdict."""
         return self.gain[0] > 0 or self.gain[1] < 0
 
     @property
     def sentence(self) -> str:
-        """How far the pairs agree."""
+        """One sentence about how far the pairs agree before and after the map."""
         change = f"from {self.error_before:.2f} to {self.error_after:.2f} standard deviations"
         how = ", each left out of the fit in turn" if self.mapped_by == "left out" else ""
         return f"{self.n_pairs} pairs{how}: the difference to the reference goes {change}."
@@ -55,7 +56,10 @@ class Agreement(Record):
 
 
 def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreement:
-    """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
+    """Compare query rows with reference rows of the same subjects.
+
+    Figures of features with fewer than `min_cell` known pairs are hidden.
+    """
     tables = []
     numbered = _paired_rows(pairs, domains.is_query, min_cell)
     for numbers in numbered:
@@ -69,7 +73,10 @@ def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreeme
 def agreement_of(
     before: Array, after: Array, reference: Array, subject: Array, names: list[str], min_cell: int
 ) -> Agreement:
-    """Compare values as recorded and mapped with those of the reference, row by row."""
+    """Compare values before and after the map with those of the reference, row by row.
+
+    The three arrays have the shape (n_pairs, n_features); `subject` has (n_pairs,).
+    """
     hidden = np.isnan(after) | np.isnan(reference)
     hidden |= too_few((~hidden).sum(axis=0), min_cell)
     before, after, reference = (np.ma.masked_array(x, hidden) for x in (before, after, reference))
@@ -108,8 +115,10 @@ def agreement_of(
 def _concordance(x: Any, y: Any) -> tuple[Array, Array, Array]:
     r"""Return Lin's concordance, ICC(A,1) and Pearson's correlation of the columns of two tables.
 
-    With two measurements of n subjects and mean squares R of subjects, C of tables and E of the
-    rest, ICC(A,1) is :math:`(R - E) / (R + E + 2 (C - E) / n)` (McGraw and Wong 1996).
+    Lin's concordance is :math:`2 s_{xy} / (s_x^2 + s_y^2 + (\bar x - \bar y)^2)`. For n subjects
+    with two measurements each, let R, C and E be the mean squares of subjects, of tables and of
+    the error in a two-way analysis of variance. Then ICC(A,1) is
+    :math:`(R - E) / (R + E + 2 (C - E) / n)` (McGraw and Wong 1996).
     """
     n = np.maximum(x.count(axis=0), 2)
     gap = (x.mean(axis=0) - y.mean(axis=0)) ** 2
@@ -124,7 +133,10 @@ def _concordance(x: Any, y: Any) -> tuple[Array, Array, Array]:
 
 
 def _gain(less: Any, subject: Array) -> tuple[float, float]:
-    """Return limits of a mean over pairs, where those of one subject go together."""
+    """Return one-sided 95% limits of the mean over pairs, with errors clustered by subject.
+
+    `less` has the shape (n_pairs, n_features): squared differences before less those after.
+    """
     by_pair = less.mean(axis=1)
     known = ~np.ma.getmaskarray(by_pair)
     values, place = np.asarray(by_pair[known]), np.unique(subject[known], return_inverse=True)[1]
@@ -137,7 +149,7 @@ def _gain(less: Any, subject: Array) -> tuple[float, float]:
 
 
 def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array]:
-    """Return the row numbers of query and reference; refuse what are no pairs."""
+    """Return the row numbers of query and reference, or raise an error if these are no pairs."""
     query, reference = row_numbers(pairs, [("X", len(is_query))] * 2)
     for name, side, is_here in (("query", query, is_query), ("reference", reference, ~is_query)):
         if not is_here[side].all():

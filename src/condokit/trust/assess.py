@@ -43,18 +43,18 @@ from condokit.fit.fit_map import determines_matrix
 from condokit.law.subjects import tied_to_batches
 from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
-_FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
-_FEW_EFFECTIVE = 10.0
-_MUCH_DROPPED = 0.05
-_MUCH_OUTSIDE = 0.1
-_N_BINS = 5
-_MOST_DIGITS = 300  # behind the point, of edges of bins
-_PLANNED = 8  # samples that are proposed to be measured again
-_FAR = 0.7  # sd
-_MOST_WANTED = 5
-_MOST_STEPS = 200
-_MOST_FEATURES = 15  # up to which it is tried out whether a matrix is determined
-_ROWS_OF_MATRIX = 5000  # of a domain, for that
+_FEW_ROWS = MIN_CELL  # rows of a cell; advice asks for multiples, so it discloses no small count
+_FEW_EFFECTIVE = 10.0  # effective rows of a domain, below which the comparison is doubtful
+_MUCH_DROPPED = 0.05  # share of a domain's rows that are not compared
+_MUCH_OUTSIDE = 0.1  # share of query rows beyond the reference's range
+_N_BINS = 5  # of a continuous confounder
+_MOST_DIGITS = 300  # decimals of the edges of bins
+_PLANNED = 8  # samples that we propose to measure again
+_FAR = 0.7  # sd: expected error along a path of batches, above which we warn
+_MOST_WANTED = 5  # cells for which rows are asked for
+_MOST_STEPS = 200  # of the search for rows to add
+_MOST_FEATURES = 15  # with more it is not tried whether a matrix is determined, which is slow
+_ROWS_OF_MATRIX = 5000  # of a domain, for the same reason
 _VERDICTS = {
     "go": "Go: the domains can be compared.",
     "go with care": "Go with care: the domains can be compared, with reservations.",
@@ -134,26 +134,27 @@ def assess(
     min_overlap: float = 0.05,
     min_cell: int = 5,
 ) -> Any:
-    """Say whether the two domains in a table can be compared, before anything is fitted.
+    """Assess whether two domains (or many batches) can be compared, before anything is fitted.
 
     Parameters
     ----------
     X, domain
-        Rows of both domains, as in `ConDoAdapter.fit`; or `Study`, which hold all of it, as X.
+        A table with the rows of both domains, and the column that names the domain, as in
+        `ConDoAdapter.fit`. X may also be a `Study`, which holds all of this.
     batch, bridge, adapter
-        Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
-        not, has other settings.
+        For many batches, in place of `domain`: `batch` and `bridge` as in `BatchAdapter.fit`, and
+        a `BatchAdapter`, fitted or not, whose settings are used.
     confounders, features, groups, sample_weight
         As in `ConDoAdapter.fit`.
     reference, categorical, missing, reliability, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
-        Counts of cells with fewer rows are not shown.
+        Counts of cells with fewer rows than this are not shown.
 
     Returns
     -------
     Assessment or BatchAssessment
-        The verdict with its reasons, tables, and the data that would help.
+        The verdict with its reasons, tables of what was found, and which data would help most.
 
     Examples
     --------
@@ -237,7 +238,10 @@ class BatchAssessment(Record):
 
 
 def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> BatchAssessment:
-    """Say which batches have a path, and how much is lost on it; names are columns of samples."""
+    """Assess many batches: which of them have a path to the reference, and its expected error.
+
+    `names` are the bridge and the groups, by which the plan names samples to be measured again.
+    """
     graph, reference, paths, why = adapter.graph(study)
     plan = make_plan(study, graph, reference, _PLANNED, *names)
     rows, lost, far = [], [], []
@@ -335,7 +339,7 @@ def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Fi
 
 
 def _associations(domains: Study, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
-    """Tell how strongly every confounder is associated with the domain."""
+    """Yield a row of the table for every confounder: how strongly it differs between domains."""
     for confounder in domains.confounders:
         name = confounder.name
         if confounder.values is not None:
@@ -355,18 +359,23 @@ def _associations(domains: Study, overlap: Overlap | None, min_cell: int) -> Ite
 
 
 def cramers_v(counts: Array) -> float:
-    r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories."""
+    r"""Return Cramer's V, :math:`\sqrt{\chi^2 / n}`, of counts of shape (2, n_levels)."""
     expected = counts.sum(axis=0) * counts.sum(axis=1, keepdims=True) / counts.sum()
     seen = expected > 0
     return float(np.sqrt(((counts - expected)[seen] ** 2 / expected[seen]).sum() / counts.sum()))
 
 
 def share_difference(counts: Array) -> float:
-    r"""Return :math:`\sqrt{\Delta' S^{+} \Delta}` of shares of levels (Yang and Dalton 2012)."""
+    r"""Return the standardised difference of the shares of levels (Yang and Dalton 2012).
+
+    It is :math:`\sqrt{\Delta' S^{+} \Delta}`, with :math:`\Delta` the difference of the shares of
+    all levels but the first, and S the mean of their multinomial covariances in both domains.
+    `counts` have the shape (2, n_levels). Without a common level it is infinite, which the
+    pseudo-inverse would hide.
+    """
     shares = counts / counts.sum(axis=1, keepdims=True)
     if shares.shape[1] == 1:
         return 0.0
-    # no level in common: the difference is infinite, which the pseudo-inverse would hide
     if not shares.min(axis=0).any():
         return float(np.inf)
     delta = (shares[0] - shares[1])[1:]
@@ -375,7 +384,10 @@ def share_difference(counts: Array) -> float:
 
 
 def _mean_difference(domains: Study, values: Array) -> float:
-    r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
+    r"""Return the standardised difference :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2)/2}`.
+
+    q is the query and r the reference.
+    """
     weights, moments = _weights(domains), []
     values = np.nan_to_num(values)
     values = values / largest_of(values)
@@ -390,12 +402,12 @@ def _mean_difference(domains: Study, values: Array) -> float:
 
 
 def _weights(domains: Study) -> Array:
-    """Return how much every row counts, those left out nothing."""
+    """Return the weight of every row; 0 for rows that are excluded."""
     return np.where(domains.kept(), 1.0 if domains.weights is None else domains.weights, 0.0)
 
 
 def _by_side(domains: Study, cell: Array, n_cells: int) -> Array:
-    """Count rows of (query, reference) by cell; those of cell -1 are left out."""
+    """Return counts of shape (2, n_cells): rows of query and reference by cell; -1 is no cell."""
     weights = _weights(domains)
     rows = [(cell >= 0) & side for _, side in sides(domains.is_query)]
     return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in rows])
@@ -404,7 +416,7 @@ def _by_side(domains: Study, cell: Array, n_cells: int) -> Array:
 def _cells(
     domains: Study, strata: Strata, least: int = MIN_CELL
 ) -> Iterator[tuple[list[str], Array]]:
-    """Yield the ways to look at the rows: names of cells, and counts of query and reference."""
+    """Yield names and counts (2, n_cells) of the strata, then of bins of continuous confounders."""
     if strata.names:
         counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
         names = cell_names(strata.names, strata.levels)
@@ -431,7 +443,7 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
 
 
 def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
-    if domains.weights is not None and domains.is_whole:  # a heavy row is one row
+    if domains.weights is not None and domains.is_whole:  # disclosure counts rows, not weights
         domains = replace(domains, weights=None)
         strata = domains.strata()
     rows: list[Any] = []
@@ -441,7 +453,7 @@ def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
 
 
 def _wanted(domains: Study, strata: Strata, goal: float) -> list[str]:
-    """Name the rows that would bring the overlap of every confounder to a goal."""
+    """Return advice on which rows to add so that the overlap of every confounder reaches `goal`."""
     asked: list[tuple[float, str]] = []
     where = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
@@ -454,7 +466,11 @@ def _wanted(domains: Study, strata: Strata, goal: float) -> list[str]:
 
 
 def _additions(counts: Array, goal: float) -> Array:
-    """Return rows to add to cells for an overlap of `goal`, in fives: they tell no small count."""
+    """Return numbers of rows (2, n_cells) to add for an overlap of `goal`, by greedy steps.
+
+    Each step adds rows to the cell where the overlap gains most per row. Numbers are rounded up to
+    multiples of five, so that they disclose no small count.
+    """
     asked = np.zeros(counts.shape)
     step = np.maximum(np.ceil(0.02 * counts.sum(axis=1)), 1.0)
     seen = [(side, k) for side in (0, 1) for k in np.flatnonzero(counts.any(axis=0))]
@@ -479,7 +495,7 @@ def _coefficient(counts: Array) -> float:
 
 
 def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[bool | None, str]:
-    """Tell whether these rows and strata determine a full matrix, and why."""
+    """Return whether these rows and strata determine a full matrix (None: unknown), and why."""
     if comparison is None:
         return False, "Nothing can be compared."
     support, d = comparison.support, domains.n_features

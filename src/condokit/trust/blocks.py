@@ -1,4 +1,4 @@
-"""Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
+"""Reads tables for a fitted map, and puts comparable rows into blocks of similar confounders."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,17 +24,17 @@ from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
 from condokit.maps.base import Map
 
-_MOST_COMPARED = 5000  # of a domain that are looked at
-_MOST_OF_CURVES = 2500  # rows that curves are fitted to
-_ROWS_PER_BLOCK = 40
-_MOST_BINS = 10
+_MOST_COMPARED = 5000  # rows of a domain that are used
+_MOST_OF_CURVES = 2500  # rows to which curves given confounders are fitted
+_ROWS_PER_BLOCK = 40  # of both domains, given continuous confounders
+_MOST_BINS = 10  # of the propensity within a category
 
 
 ROLES = ("domain", "confounders", "features", "groups", "sample_weight")
 
 
 def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any, other: Any = None) -> Study:
-    """Read tables as a fitted adapter did; `roles` are those of `fit`, if not as they were."""
+    """Read tables as a fitted adapter did; `roles` (see `ROLES`) replace those of its fit."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
     given = dict(zip(ROLES, roles))
@@ -52,10 +52,10 @@ def read_for_map(
     reference: Any,
     adapter: ConDoAdapter | None = None,
 ) -> Study:
-    """Read a table of both domains, or two, unless it is read.
+    """Read one table of both domains, or two tables; a `Study` is returned as it is.
 
-    Roles that are not `given` are those that the adapter was fitted with; features those of the
-    map, if it names them.
+    Roles that are not `given` are those with which the adapter was fitted. Features are those that
+    the map names, in its order.
     """
     if isinstance(X, Study):
         return _in_map_order(X, affine)
@@ -75,7 +75,7 @@ def read_for_map(
 
 
 def known_rows(domains: Study) -> Study:
-    """Return the rows that are known, as a sample of all, if there are sums of all rows."""
+    """Return domains in memory as they are; of others, the sample of rows that is held."""
     if domains.is_whole:
         return domains
     if not domains.has_rows:
@@ -102,11 +102,11 @@ def _in_map_order(domains: Study, affine: Map) -> Study:
 class ComparableRows:
     """Rows of both domains whose confounders are comparable, in blocks."""
 
-    before: Array  # features, with query rows as they came
-    after: Array  # features, with query rows mapped
-    is_query: Array
-    block: Array  # of rows with the same categories and much the same continuous confounders
-    category: Array  # the combination of categories alone
+    before: Array  # (n_rows, n_features), query rows as recorded
+    after: Array  # (n_rows, n_features), query rows mapped
+    is_query: Array  # (n_rows,), as all that follow
+    block: Array  # number of the block: same categories, similar continuous confounders
+    category: Array  # number of the combination of categories
     covariates: Covariates | None  # continuous confounders, if there are any
     groups: Array | None  # the subject of each row
     row_number: Array  # in the table
@@ -127,20 +127,25 @@ class ComparableRows:
             block = _blocks(covariates, is_query)
         groups = None if domains.groups is None else domains.groups[row_number]
         if groups is None and domains.weights is not None:
-            groups = row_number  # copies of a row are no evidence of their own
+            groups = row_number  # a row taken twice, for its weight, is one unit of evidence
         if domains.gaps is not None:
             _fill_gaps(before, after, 2 * block + is_query)
         return cls(before, after, is_query, block, category, covariates, groups, row_number)
 
     def residuals(self, X: Array) -> Array:
-        r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
+        r"""Return residuals given continuous confounders, with one curve for both domains.
+
+        They are :math:`(x - \mu(z)) \bar\sigma / \sigma(z)`: freed of the mean given z, and of
+        differences of the spread given z. Without continuous confounders X itself is returned,
+        since blocks are then strata.
+        """
         if self.covariates is None:
             return X
         return self._after_residuals if X is self.after else self._residuals(X)
 
     @cached_property
     def _after_residuals(self) -> Array:
-        """Residuals of mapped rows, which several ask for."""
+        """Residuals of mapped rows, computed once for all who ask."""
         return self._residuals(self.after)
 
     def _residuals(self, X: Array) -> Array:
@@ -164,22 +169,26 @@ class ComparableRows:
 
     @property
     def rows_per_subject(self) -> float:
-        """Mean number of rows that subjects have, by which errors of means may be too small."""
+        """Mean rows per subject: the factor by which squared errors of means may be too small."""
         return 1.0 if self.groups is None else len(self.groups) / len(np.unique(self.groups))
 
     def shared_blocks(self) -> list[Array]:
-        """Return the places of the rows of every block that both domains have."""
+        """Return the positions of the rows of each block that has rows of both domains."""
         found = [np.flatnonzero(self.block == k) for k in np.unique(self.block)]
         return [rows for rows in found if 0 < self.is_query[rows].sum() < len(rows)]
 
     def permuted(self, n_permutations: int, rng: np.random.Generator) -> Array:
-        """Return (n_rows, n_permutations) labels, changed within blocks; subjects stay together."""
+        """Return permuted domain labels (True: query) of shape (n_rows, n_permutations).
+
+        Labels change places within blocks. Rows of a subject stay together: subjects of one domain
+        are permuted among those of their block, and subjects in both domains have their labels
+        exchanged with probability 1/2.
+        """
         if self.groups is None:
             return _shuffled(self.is_query, self.block, n_permutations, rng)
         _, first, subject = np.unique(self.groups, return_index=True, return_inverse=True)
         share = np.bincount(subject, self.is_query) / np.bincount(subject)
         both = (share > 0) & (share < 1)
-        # subjects change places with subjects of the same block; those in both domains turn
         kind = np.where(both, -1, self.block[first])
         turned = _shuffled(self.is_query[first], kind, n_permutations, rng)
         turned[both] = (rng.random(turned.shape) < 0.5)[both]
@@ -187,7 +196,7 @@ class ComparableRows:
 
 
 def _even_rows(category: Array) -> Array:
-    """Return rows that are enough for a curve, of all categories."""
+    """Return at most 2500 rows spread over all categories; all rows if a category would be lost."""
     every = np.arange(len(category))
     order = np.argsort(category, kind="stable")
     few = np.sort(order[subsample(len(order), _MOST_OF_CURVES)])
@@ -195,7 +204,10 @@ def _even_rows(category: Array) -> Array:
 
 
 def _evenly_taken(domains: Study, compared: Array) -> Array:
-    """Return at most 5000 of the rows of each domain; one that counts twice is taken twice."""
+    """Return at most 5000 rows of each domain; a row of weight two is taken twice.
+
+    With weights this is systematic sampling: rows at equal steps of the cumulative weight.
+    """
     if domains.weights is None:
         return np.sort(subsample_sides(domains.is_query, _MOST_COMPARED, compared))
     taken = []
@@ -208,10 +220,12 @@ def _evenly_taken(domains: Study, compared: Array) -> Array:
 
 
 def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
-    """Give missing values the mean of their cell and the residual of another row of the domain.
+    """Impute missing values: the mean of the cell plus the residual of a random row of the domain.
 
-    Cells are blocks of a domain. Values of the few rows of a cell again would make its spread too
-    small; residuals are those of a domain, freed of what means of few rows take off them.
+    A cell is a block in one domain. Repeating the values of a cell with few rows would make its
+    spread too small, so residuals come from all cells of the domain. The residual of a row from the
+    mean of n rows has the variance :math:`(1 - 1/n)`, and a value around the mean of m others
+    :math:`(1 + 1/m)`; residuals are rescaled from the one to the other.
     """
     rng = np.random.default_rng(0)
     for j in np.flatnonzero(np.isnan(after).any(axis=0)):
@@ -241,7 +255,10 @@ def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Arra
 
 
 def _blocks(covariates: Covariates, is_query: Array) -> Array:
-    """Cut rows of every category into bins of the propensity, about 40 rows each."""
+    """Return block numbers: within each category, bins of the propensity of about 40 rows.
+
+    Rows with the same propensity score have the same law of confounders in both domains.
+    """
     e = propensity(covariates, is_query)
     block = np.empty(len(e), dtype=np.intp)
     n_blocks = 0

@@ -1,4 +1,4 @@
-"""How sure we are of a map: refits to resampled rows, by reweighted moments where possible."""
+"""Bootstrap: standard errors of a map from refits to resampled rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,10 @@ from condokit.summaries.moments import cells
 from condokit.summaries.resampled import Parcels, ResampledMoments
 from condokit.trust.blocks import read_as_fitted
 
-_MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
-_FEWEST_DRAWS = 20
-_LEVEL = 0.95
-_OTHER_MODE = 0.5  # of the size of a matrix, beyond which a draw found another one
+_MOST_PARCELS = 500  # groups of rows in a cell; where moments suffice, groups are resampled
+_FEWEST_DRAWS = 20  # successful refits
+_LEVEL = 0.95  # of intervals
+_OTHER_MODE = 0.5  # change relative to a matrix's size, beyond which a refit found another optimum
 _FAILURES = (ValueError, FloatingPointError, np.linalg.LinAlgError)
 _Draw = tuple[Array, Array]  # scale or matrix, and offset
 _Draws = Iterator[_Draw | None]  # None if a refit failed
@@ -78,38 +78,40 @@ def bootstrap(
     verbose: bool = False,
     random_state: int | None = None,
 ) -> Any:
-    """Refit a map to resampled rows, and learn its standard errors.
+    """Estimate the standard errors of a fitted map by the bootstrap.
 
-    Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains,
-    those of both domains for both at once. Diagonal maps over strata are refitted from reweighted
-    moments of at most 500 random parcels of rows in every cell, without another look at the rows;
-    other maps from weighted rows. What is refitted is the plain estimate; a pull to the identity
-    counts as an error of its own. The adapter's `map_se_` and `transform(X, return_std=True)` use
-    the result from then on.
+    Rows are drawn with replacement within each stratum of each domain. With `groups`, whole
+    subjects are drawn; one with rows in both domains is drawn for both at once. Diagonal maps of
+    strata are refitted from moments: the rows of each stratum and domain are dealt to at most 500
+    random groups, and the moments of groups are reweighted, which is fast. Other maps are refitted
+    to weighted rows. The plain estimate is refitted, without shrinkage; the distance by which
+    shrinkage moved the map is added to its errors as a bias. The adapter's `map_se_` and
+    `transform(X, return_std=True)` use the result from then on.
 
     Parameters
     ----------
     adapter : ConDoAdapter or BatchAdapter
-        A fitted adapter; the map that it chose is refitted, the choice is not repeated.
+        A fitted adapter. The kind of map that it chose is refitted; the choice is not repeated.
     X, domain
-        The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Study` as X.
+        The table that the adapter was fitted on, as in `ConDoAdapter.fit`; X may be its `Study`.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
-        With a `BatchAdapter`, in place of `domain`; as in `BatchAdapter.fit`.
+        For a `BatchAdapter`, in place of `domain`; as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
-        As when it was fitted.
+        As in the fit of the adapter.
     n_resamples : int, default=200
-        Refits.
+        Number of refits.
     n_jobs : int or None, default=None
-        Processes for maps that need their rows again: None is 1, -1 all there are.
+        Number of processes for maps that are refitted to rows: None is 1, -1 is one per processor.
     verbose : bool, default=False
         Whether to show progress on the error stream. Ctrl-C ends with the refits so far.
     random_state : int or None, default=None
-        Seed; None is 0.
+        Seed of the resampling; None is 0.
 
     Returns
     -------
     Bootstrap or dict
-        Standard errors, intervals and stability; of a `BatchAdapter`, errors by batch.
+        Standard errors, intervals and stability of the map; for a `BatchAdapter`, the standard
+        errors by batch.
 
     Examples
     --------
@@ -150,7 +152,7 @@ def bootstrap(
     with threads(1):
         alike = (draw if curves is not None else _alike(draw, fitted.kind) for draw in draws)
         found, n_failed = _gathered(alike, n_resamples, verbose)
-    # the first is the plain map of all rows
+    # the first refit is the plain map (without shrinkage) of all rows
     first, second = (np.stack(part) for part in zip(*found))
     if curves is not None:
         errors, figures, moved = _errors_of_curves(curves, first, second)
@@ -167,7 +169,10 @@ def bootstrap(
 def _errors_of_curves(
     curves: Any, values: Array, slopes: Array
 ) -> tuple[StandardErrors, dict[str, Array], Array]:
-    """Return errors at the knots, figures of features, and changes of values over their range."""
+    """Return standard errors at the knots, a table of features, and changes relative to the range.
+
+    `values` (1 + n_resamples, n_features, n_knots) and `slopes` are of refits, all rows first.
+    """
     error = np.hypot(values[1:].std(axis=0, ddof=1), curves.values - values[0])
     growth = np.hypot(slopes[1:].std(axis=0, ddof=1), curves.slopes - slopes[0])
     errors = CurveErrors(curves.knots, error, growth, is_drawn=True)
@@ -180,7 +185,7 @@ def _errors_of_curves(
 def _of_batches(
     adapter: BatchAdapter, study: Study, n_resamples: int, seed: int, verbose: bool
 ) -> dict[Any, StandardErrors]:
-    """Refit all batches to rows drawn within batches and strata, and keep the errors of maps."""
+    """Refit the maps of all batches to resampled rows, and store their errors in the adapter."""
     _, reference, paths, _ = adapter.graph(study)
     if adapter.reference_ == "consensus":
         raise ValueError("Maps to a consensus cannot be refitted; name a reference.")
@@ -221,7 +226,7 @@ def _of_batches(
 
 
 def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Draw], int]:
-    """Collect refits and count those that failed, with progress and ready for Ctrl-C."""
+    """Collect refits and count failed ones; show progress, and stop early at Ctrl-C."""
     found: list[_Draw] = []
     n_tried = 0
     try:
@@ -240,7 +245,7 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
 
 
 def _by_moments(domains: Study, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
-    """Refit from moments of parcels of rows: all of them first, then reweighted."""
+    """Yield refits from moments of groups of rows: of all rows first, then reweighted."""
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
     comparison, rng = recipe.compare(domains, quiet=True), np.random.default_rng(seed)
     shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
@@ -264,7 +269,7 @@ def _by_rows(
     n_jobs: int | None,
     curves: Any = None,
 ) -> _Draws:
-    """Refit from all rows and from reweighted ones, in parallel if asked."""
+    """Yield refits to rows: to all of them first, then reweighted; in parallel if asked."""
     comparison = chosen.recipe.compare(domains, quiet=True)
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
@@ -278,9 +283,9 @@ def _by_rows(
 def _refit_rows(
     domains: Study, chosen: Candidate, used: Array, units: Parcels, seed: Any, curves: Any
 ) -> _Draw | None:
-    """Refit to the rows used as often as they are drawn; once each without a seed.
+    """Refit to rows weighted by how often they are drawn; without a seed, to each row once.
 
-    Of curves, return values at the knots of those given, and the slopes beyond them.
+    Given curves, return the values of the refit at their knots, and its slopes beyond these.
     """
     times = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     try:
@@ -297,19 +302,19 @@ def _refit_rows(
 
 
 def _entries(affine: Any) -> Array:
-    """Return the scales of a diagonal map, or all of a matrix."""
+    """Return the scales of a diagonal map (n_features,), or the matrix of another."""
     return affine.scale if affine.kind == "diagonal" else affine.A
 
 
 def _alike(draw: _Draw | None, kind: str) -> _Draw | None:
-    """Return a refit in the form of the map; None of a matrix where there is none."""
+    """Return a refit in the form of the fitted map, if possible; None if it is a matrix instead."""
     if draw is None or draw[0].ndim == (1 if kind == "diagonal" else 2):
         return draw
     return None if kind == "diagonal" else (np.diag(draw[0]), draw[1])
 
 
 def _reweighted(domains: Study, used: Array, times: Array | float) -> Study:
-    """Return the domains with the rows used counted so often, their confounders calibrated anew."""
+    """Return the domains with weighted rows; regression calibration is done again with these."""
     weights = np.zeros(len(domains.is_query))
     weights[used] = times
     weights *= 1.0 if domains.weights is None else domains.weights
@@ -319,7 +324,10 @@ def _reweighted(domains: Study, used: Array, times: Array | float) -> Study:
 def _errors_of_lines(
     adapter: ConDoAdapter, scales: Array, offsets: Array, pull: Any
 ) -> tuple[StandardErrors, dict[str, Array], Array]:
-    """Return errors, figures of features, and by how much of their size entries change in draws."""
+    """Return standard errors, a table of features, and the relative change of each refit.
+
+    The change is the Frobenius norm over that of the map, in standard units.
+    """
     affine, errors = adapter.map_, drawn(scales, offsets, pull)
     mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)
     if affine.kind == "diagonal":
@@ -335,12 +343,15 @@ def _errors_of_lines(
 
 
 def _intervals(adapter: ConDoAdapter, errors: StandardErrors) -> dict[str, Array]:
-    """Return scales and offsets with standard errors and 95% intervals; scales stay positive."""
+    """Return scales and offsets with standard errors and 95% intervals by Student's t.
+
+    Intervals of scales are computed for log-scales, so that they stay positive.
+    """
     affine, support = adapter.map_, adapter.support_
     rows = support.count_query.sum() + support.count_reference.sum()
     dof = max(float(rows) - 2 * len(support.weights), 1.0)
     reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
-    # beyond a factor of 1e13 either way nothing is known
+    # limits beyond a factor of 1e13 (exp(30)) mean nothing, and could overflow
     log = np.minimum(errors.scale / ones_for_zeros(np.abs(affine.scale)), 30.0 / reach)
     return {
         "scale": affine.scale,

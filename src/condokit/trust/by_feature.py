@@ -1,58 +1,63 @@
 r"""A verdict for every feature of every site, with false discoveries controlled.
 
-The null hypothesis of a feature is that its map does not lower the systematic error. What a map
-gains, :math:`before^2 - after^2`, is linear in the true map, so that the plain one, which nothing
-pulls, estimates it without bias (`SystematicError.told`): by G, with a variance v, where the map
-moves values by M squared. Then
+The null hypothesis for a feature is that its map does not lower the systematic error. The gain of
+the map, :math:`before^2 - after^2`, is linear in the unknown true map. So the plain map, without
+shrinkage, estimates the gain without bias (`SystematicError.told`): by G, with variance v. Let M be
+the mean square by which the fitted map moves values. The p-value is
 
 .. math:: p = \Phi(-G / \sqrt v) + \Phi(-(G + 2M) / \sqrt v).
 
-For a shift h, of which d is the plain estimate with a standard error s, that is the probability of
-one as large as d, in either direction, where the truth is h / 2, below which the map is wrong by
-more than nothing is. It is at most t with a probability of at most t, whether h was pulled or not.
-Benjamini and Hochberg's procedure over all features of all sites makes adjusted ones of these. A
-feature is better if besides, by the mean and variance of what is believed,
-:math:`\Phi(-z)` is as small: a gain that is likely, but next to nothing, is none.
+Why: let the map shift values by h > 0, and let d be the plain estimate of the true shift, with
+standard error s. Then :math:`G = 2dh - h^2`, :math:`\sqrt v = 2hs` and :math:`M = h^2`, so that p
+is :math:`\Phi(-(d - h/2)/s) + \Phi(-(d + h/2)/s)`: the probability of an estimate as large as d, in
+either direction, if the true shift is h / 2. If it were smaller, the mapped values would be farther
+off than the recorded ones. So p is valid, :math:`P(p \le t) \le t`, however much h was shrunk.
+
+These p-values of all features of all sites are adjusted by Benjamini and Hochberg's procedure. A
+feature is called better if the adjusted p-value is small and also :math:`\Phi(-z)`, with z the mean
+gain over its standard deviation by the posterior. The second condition excludes gains that are
+likely, but next to nothing.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaincinv, ndtr
+from scipy.special import ndtr
 from scipy.stats import false_discovery_control
 
 from condokit.checks import Array, listing
 from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.records import Sheet
-from condokit.trust.systematic import SystematicError
+from condokit.trust.systematic import SystematicError, limits
 
-SMALL = 0.1  # standard deviations
-_LEVEL = 0.05
-_OF_TOTAL = 1.65  # sd that a total error has beside its bias, as Westgard and others write it
-_MOST_ADVISED = 1e6  # that can be asked for
-_SURE = 40.0  # standard errors of a gain that has none
+SMALL = 0.1  # standard deviations: errors below it need no change
+_LEVEL = 0.05  # of tests, after adjustment
+_OF_TOTAL = 1.65  # sd: 95% of a normal law are below; total error = bias + 1.65 sd (Westgard)
+_MOST_ADVISED = 1e6  # rows; more are never asked for
+_SURE = 40.0  # z of a gain whose standard error is zero
 
 
 def intervals(error: SystematicError) -> dict[str, Array]:
-    """Return the expected error of every feature before and after, with 95% intervals, in sd."""
+    """Return the expected error of every feature before and after, with 95% intervals, in sd.
+
+    The square of an error is taken to be a multiple of a chi-squared variable with the same mean
+    and variance.
+    """
     columns = {}
-    squares = ("before", error.before), ("after", error.after)
-    for (name, square), variance in zip(squares, error.variances):
-        square = np.maximum(square, 0.0)
-        sd, size = np.sqrt(np.maximum(variance, 0.0)), np.sqrt(square)
-        known = sd > 1e-6 * ones_for_zeros(square)
-        half = np.where(known, square / ones_for_zeros(sd), 1.0) ** 2  # of the degrees of freedom
-        half = np.maximum(half, 1e-3)
-        columns[f"error_{name}"] = size
-        for end, share in (("low", 0.025), ("high", 0.975)):
-            limit = np.sqrt(square / half * gammaincinv(half, share))
-            columns[f"error_{name}_{end}"] = np.where(known, limit, size)
+    for k, (name, square) in enumerate((("before", error.before), ("after", error.after))):
+        alike = None if error.alike is None else error.alike[k]
+        ends = np.sqrt(limits(square, error.variances[k], error.chance, alike))
+        columns[f"error_{name}"] = np.sqrt(np.maximum(square, 0.0))
+        columns |= {f"error_{name}_low": ends[0], f"error_{name}_high": ends[1]}
     return columns
 
 
 def in_doubt(gain: float, variance: float, before: float, after: float) -> str:
-    """Say in a sentence why it cannot be told whether a map helps, given what it gains squared."""
+    """Return a sentence that says why the verdict is "cannot tell", with the gain in sd.
+
+    `gain` is :math:`before^2 - after^2`, which is divided by before + after to be in sd.
+    """
     total = max(before + after, 1e-12)
     won, reach = gain / total, ONE_SIDED_95 * np.sqrt(variance) / total
     if won <= 0:
@@ -63,7 +68,11 @@ def in_doubt(gain: float, variance: float, before: float, after: float) -> str:
 
 
 def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[str]]) -> list[Any]:
-    """Return columns with the verdict, adjusted p-value and reason of all features, by site."""
+    """Return, for every site, columns with the verdict, p-value and reason of its features.
+
+    P-values are adjusted over all features of all sites. `doubts` of a site make its features
+    "cannot tell", unless they are worse.
+    """
     parts = [[np.zeros(0)] * 5 if e is None else [*e.told, *e.believed] for e in errors]
     gain, variance, moved, mean, of_mean = (np.concatenate(one) for one in zip(*parts))
     q = []
@@ -83,7 +92,7 @@ def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[st
 
 
 def _in_errors(gain: Array, variance: Array) -> Array:
-    """Return gains in their standard errors."""
+    """Return gains divided by their standard errors."""
     sd = np.sqrt(variance)
     flat = sd <= 1e-9 * ones_for_zeros(np.abs(gain))
     return np.where(flat, _SURE * np.sign(gain), gain / ones_for_zeros(np.where(flat, 0.0, sd)))
@@ -110,7 +119,7 @@ def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Ar
 
 
 def check_limits(argument: str, given: Any, names: Sequence[str]) -> dict[str, float]:
-    """Return positive numbers by feature; refuse what is no feature or no such number."""
+    """Return a dict of features to positive numbers; raise an error for anything else."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -124,7 +133,7 @@ def check_limits(argument: str, given: Any, names: Sequence[str]) -> dict[str, f
 
 
 def check_tolerance(tolerance: Any, imprecision: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return allowable errors by feature, and the standard deviation of a measurement or 0."""
+    """Return for each feature its tolerance and its imprecision (0 if none was given)."""
     limits = check_limits("tolerance", tolerance, names)
     spreads = check_limits("imprecision", imprecision, names)
     if alone := [name for name in spreads if name not in limits]:
@@ -134,11 +143,12 @@ def check_tolerance(tolerance: Any, imprecision: Any, names: Sequence[str]) -> d
 
 
 def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> Sheet:
-    """Tell whether the error after the map is within limits, in units of features.
+    """Return a table that says whether errors after the map are within limits, in feature units.
 
-    Without an imprecision s this is the systematic error. With it, it is the total error of 95% of
-    measurements, systematic error + 1.65 s (Westgard, Carey and Wold, 1974). An upper 95% limit E
-    of the systematic error falls below what is left for it, T, with about :math:`n (E / T)^2` rows.
+    Without an imprecision s the error is the systematic one. With s it is the total error that 95%
+    of measurements do not exceed, systematic error + 1.65 s (Westgard, Carey and Wold, 1974). If
+    the upper 95% limit E of the systematic error exceeds the room T that is left for it, about
+    :math:`n (E / T)^2` rows are needed, as errors fall with the root of the number of rows n.
     """
     place = {name: j for j, name in enumerate(features["feature"])}
     rows = []

@@ -1,4 +1,4 @@
-"""What columns look like: odd features, and columns without a role that may be confounders."""
+"""Looks at columns: features with unusual values, and unused columns that may be confounders."""
 
 from collections import Counter, defaultdict
 
@@ -22,23 +22,24 @@ from condokit.data.roles import column_values
 from condokit.data.study import Study
 from condokit.data.subsets import subsample, subsample_sides
 
-_MOST_DESCRIBED = 4000  # of a domain whose features are described
-_FEWEST_ROWS = 20  # below which nothing is said of a distribution
+_MOST_DESCRIBED = 4000  # rows of a domain from which features are described
+_FEWEST_ROWS = 20  # with fewer rows, nothing is said about a distribution
 _HEAVY_TAILS = 20.0  # fourth moment in standard units; 3 is normal, 9 exponential
-_SKEWED = 1.5
-_FEW_VALUES = 10
-_PILE = 0.02  # share of rows at the lowest or highest value
+_SKEWED = 1.5  # skewness; 0 is symmetric, 2 exponential
+_FEW_VALUES = 10  # distinct values up to which a feature is discrete
+_PILE = 0.02  # share of rows at the lowest or highest value, from which this is a bound
 _MOSTLY = 0.5  # share of missing values
-_MOST_REGRESSED = 2000  # rows of a domain, in which columns without a role are looked at
-_MOST_FEATURES = 200
-_MOST_COLUMNS = 200
-_MOST_MEASURED = 10  # columns of numbers, beyond which these are other measurements, as are those
-# whose names begin as those of features do: they move with the device themselves
-_FEWEST_ALIKE = 3  # columns of one kind by the first or last word of their names, likewise
-_MOST_LEVELS = 20
-_FEWEST_OF_LEVEL = 5  # rows
-_LEVEL = 0.01
-_NOTABLE = 0.1  # standard deviations
+_MOST_REGRESSED = 2000  # rows of a domain in which unused columns are tested
+_MOST_FEATURES = 200  # features on which unused columns are tested
+_MOST_COLUMNS = 200  # unused columns that are tested
+# Many unused columns of numbers, or columns with names like those of features or of each other, are
+# further measurements rather than confounders: the device moves them too.
+_MOST_MEASURED = 10
+_FEWEST_ALIKE = 3
+_MOST_LEVELS = 20  # of an unused column that may be a category
+_FEWEST_OF_LEVEL = 5  # rows of a level that is tested
+_LEVEL = 0.01  # of tests, after Bonferroni's correction
+_NOTABLE = 0.1  # standard deviations by which a column must move the shift to be named
 _NAME_IT = (
     "Taking account of {it} moves features by up to {size:.2g} sd. If such differences are real "
     "and not technical, name such a column in {@`confounders`}."
@@ -58,7 +59,10 @@ ADVICE = {
 
 
 def describe_features(domains: Study) -> Sheet:
-    """Return what is remarkable about features in at most 4000 rows of a domain, and why."""
+    """Return a table of unusual features with the kind and the evidence.
+
+    At most 4000 rows of a domain are used.
+    """
     kept, labels = domains.kept(), domains.tables[0].labels
     rows = np.sort(subsample_sides(domains.is_query, _MOST_DESCRIBED, kept))
     X, is_query = domains.rows(rows), domains.is_query[rows]
@@ -82,7 +86,10 @@ def describe_features(domains: Study) -> Sheet:
 
 
 def _constant(domains: Study, side: Array, part: Array) -> Array:
-    """Return the features that are constant in all rows of one side, of which we have a part."""
+    """Return the positions of features that are constant in all rows of one domain.
+
+    `part` is a subsample of these rows: only features that are constant in it are looked up in all.
+    """
     low, high = extremes(part)
     suspects = np.flatnonzero(low == high)
     low, high = low[suspects], high[suspects]
@@ -93,7 +100,7 @@ def _constant(domains: Study, side: Array, part: Array) -> Array:
 
 
 def _distribution(x: Array, is_query: Array) -> dict[str, str]:
-    """Describe one feature that varies; tails are judged in each domain alone."""
+    """Describe one feature that varies; tails are judged within each domain."""
     known = x[~np.isnan(x)]
     if len(known) < _FEWEST_ROWS:
         return {}
@@ -120,7 +127,7 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
 
 
 def _pile(known: Array, lowest: float, highest: float) -> str | None:
-    """Say which end of the values, the highest if both, many rows share."""
+    """Describe the bound that many rows share, if there is one; the highest value if both are."""
     for name, bound in (("highest", highest), ("lowest", lowest)):
         n = (known == bound).sum()
         if n / len(known) >= _PILE and not too_few(n):
@@ -129,11 +136,12 @@ def _pile(known: Array, lowest: float, highest: float) -> str | None:
 
 
 def unused_that_matter(domains: Study) -> list[Finding]:
-    r"""Name columns that were not used, differ between the domains, and go with the features.
+    r"""Find unused columns that may be confounders: tied to the domain and to the features.
 
-    Both given the confounders Z: with and without the column U, the coefficient of the query in the
-    regression of features on (1, query, Z) differs by more than a tenth of a standard deviation,
-    and F tests find U among features and among domains at 1%, corrected for their numbers.
+    A column U is named if, given the confounders Z that are used, F tests find an effect of U on
+    the domain and on a feature (at 1%, Bonferroni-corrected for the numbers of columns and
+    features), and if adding U to the regression of such a feature on (1, query, Z) changes the
+    coefficient of `query` by more than a tenth of a standard deviation.
     """
     rows = np.sort(subsample_sides(domains.is_query, _MOST_REGRESSED, domains.kept()))
     if domains.groups is not None:  # a subject counts once in a domain
@@ -172,7 +180,11 @@ def unused_that_matter(domains: Study) -> list[Finding]:
 
 
 def _columns(domains: Study, rows: Array) -> dict[str, Array]:
-    """Return the columns that may be confounders, as numbers."""
+    """Return the unused columns that may be confounders, each as an array (n_rows, n_numbers).
+
+    Dates, row numbers, columns whose ranges do not overlap between the domains, and what looks like
+    further measurements are excluded.
+    """
     found: dict[str, Array] = {}
     measured, is_query = [], domains.is_query[rows]
     for name in domains.unused[:_MOST_COLUMNS]:
@@ -201,30 +213,37 @@ def _columns(domains: Study, rows: Array) -> dict[str, Array]:
 
 
 def _stem(name: str) -> str:
-    """Return the first word of a name without its digits, which measurements of a kind share."""
+    """Return the first word of a name without its digits; measurements of one kind share it."""
     return next(iter(words_of(name)), "").rstrip("0123456789")
 
 
 def _kinds(name: str) -> set[tuple[str, str]]:
-    """Return the first and the last word of a name, as measurements of one kind have them."""
+    """Return the first and last word of a name; measurements of one kind share one of them."""
     return {("first", _stem(name)), ("last", next(iter(words_of(name)[::-1]), ""))}
 
 
 def _levels(values: Array, is_query: Array) -> Array | None:
-    """Return marks of all levels but the first; None if they are many, or tell the domain."""
+    """Return indicators of all levels but the first, (n_rows, n_levels - 1).
+
+    None if there are too many levels, or if no level occurs in both domains: the column is then
+    another name of the domain.
+    """
     text = np.array([str(value) for value in values])
     levels, code, count = np.unique(text, return_inverse=True, return_counts=True)
     if not 2 <= len(levels) <= _MOST_LEVELS:
         return None
     seen = [np.bincount(code[side], minlength=len(levels)) > 0 for _, side in sides(is_query)]
-    if not (seen[0] & seen[1]).any():  # another name of the domain
+    if not (seen[0] & seen[1]).any():
         return None
     often = np.flatnonzero(count >= _FEWEST_OF_LEVEL)[1:]
     return (code[:, None] == often).astype(float) if len(often) else None
 
 
 def _p_value(Y: Array, U: Array, n_used: int) -> Array:
-    """Return the p-value of F tests that columns U, both less what D explains, explain Y."""
+    """Return p-values of F tests whether columns U explain each column of Y.
+
+    Both are residuals of a regression on `n_used` other columns.
+    """
     total, left = (Y**2).sum(axis=0), (left_of(U, Y) ** 2).sum(axis=0)
     k, dof = U.shape[1], len(U) - n_used - U.shape[1]
     if dof < 1:

@@ -1,4 +1,4 @@
-"""Densities of features by stratum, before and after a map, of cells that may be shown."""
+"""Densities of features by stratum, before and after a map, where enough rows may be shown."""
 
 from typing import Any
 
@@ -9,14 +9,17 @@ from condokit.data.arrays import is_constant
 from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.trust.blocks import ComparableRows
 
-_N_POINTS = 64  # of a density
-_MOST_STRATA = 6  # with densities of their own
+_N_POINTS = 64  # at which a density is computed
+_MOST_STRATA = 6  # the largest strata, which are shown separately
 
 
 def densities(
     rows: ComparableRows, strata: list[str], names: list[str], min_cell: int
 ) -> dict[str, dict[str, Any]]:
-    """Return a grid and densities by feature and stratum, "all" first; None for too few rows."""
+    """Return for every feature a grid and densities by stratum ("all" first) and version.
+
+    A density is None if it has fewer than `min_cell` rows.
+    """
     largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
     cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
     if len(strata) > 1:
@@ -34,7 +37,10 @@ def densities(
 
 
 def _grid(lowest: Array, highest: Array) -> Array:
-    """Return points between the fifth rows from below and above, and a little beyond."""
+    """Return points from the fifth lowest to the fifth highest value, and a little beyond.
+
+    The extremes themselves would disclose single rows.
+    """
     lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
     k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
     low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
@@ -44,7 +50,10 @@ def _grid(lowest: Array, highest: Array) -> Array:
 
 
 def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
-    """Return a Gaussian kernel density on a grid, of rows counted first; None for too few."""
+    """Return a Gaussian kernel density on a grid; None for fewer than `min_cell` rows.
+
+    Silverman's bandwidth; rows are counted in 511 bins first, so the cost does not grow with them.
+    """
     known = values[np.isfinite(values)]
     if too_few(len(known), min_cell):
         return None

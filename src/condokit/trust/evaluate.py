@@ -1,4 +1,4 @@
-"""After fitting: what is left of the shift, what was kept, and what it means for models."""
+"""After fitting: what is left of the shift, which real differences are kept, and the verdict."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,14 +39,14 @@ from condokit.trust.sites import mapped, sites_of
 from condokit.trust.specification import specification
 from condokit.trust.systematic import SystematicError, systematic_error
 
-_LEVEL = 0.05
-_FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
-_NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
-_THIN = 0.2  # overlap of the confounders
-_FEW_ROWS = 5.0  # that the comparison is worth
-_SPREAD = float(np.log(1.3))  # ratio of standard deviations
+_LEVEL = 0.05  # of the tests of a shift that is left
+_FEWEST_PERMUTATIONS = 39  # with fewer, Bonferroni's p-value of two tests is never below the level
+_NEGLIGIBLE = 0.05  # standard deviations, or area under the ROC curve beyond chance
+_THIN = 0.2  # overlap of the confounders, below which nothing can be told
+_FEW_ROWS = 5.0  # effective rows of a domain, likewise
+_SPREAD = float(np.log(1.3))  # log-ratio of standard deviations, above which a spread is doubtful
 _ERRORS = 2.0  # standard errors by which that must be exceeded
-_MOST_DENSITIES, _FEWEST_DENSITIES = 100, 10  # in all, and of each of many sites
+_MOST_DENSITIES, _FEWEST_DENSITIES = 100, 10  # features drawn: in all, and at least for each site
 _MADE_ALIKE = (
     "The map made the domains alike where they should differ: fit it given these confounders."
 )
@@ -62,7 +62,7 @@ _BY_CONTROLS = "no confounders are given, so that a shift left may be a real dif
 
 @dataclass(frozen=True)
 class _Asked:
-    """What `evaluate` was asked for, beside the map and the rows."""
+    """The arguments of `evaluate` other than the map and the rows."""
 
     n_permutations: int
     min_cell: int
@@ -76,15 +76,15 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a map beside its numbers."""
+    """What is known about a map besides its numbers."""
 
-    errors: MapErrors | None  # that permuted labels are moved by
-    known_from: str
-    error: Callable[[ComparableRows], SystematicError | None]
+    errors: MapErrors | None  # by which query rows are moved under permuted labels
+    known_from: str  # see `Evaluation.map_known_from`
+    error: Callable[[ComparableRows], SystematicError | None]  # computes the systematic error
     doubts: Sequence[str] = ()
-    by_controls: bool = False
-    by_bridges: bool = False  # whether samples of several sites alone tell of the map
-    is_site: bool = False  # of a study, whose record has its expected error
+    by_controls: bool = False  # whether negative controls were used
+    by_bridges: bool = False  # whether the map was learned from bridge samples only
+    is_site: bool = False  # whether this is one of many sites, whose fit has its expected error
     agreement: Agreement | None = None
     names: list[str] | None = None  # of features, if the domains do not have them
     n_drawn: int = _MOST_DENSITIES  # features of which densities are kept
@@ -92,7 +92,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Draft:
-    """An evaluation that lacks the verdicts of features, which depend on those of other sites."""
+    """An evaluation without verdicts of features: their p-values are adjusted over all sites."""
 
     evaluation: Evaluation
     error: SystematicError | None
@@ -126,41 +126,43 @@ def evaluate(
     min_cell: int = 5,
     random_state: int | None = None,
 ) -> Any:
-    """Say what a fitted map changed and what it left, given the confounders.
+    """Judge whether a fitted map makes data better, given the confounders.
 
     Parameters
     ----------
     adapter_or_map : ConDoAdapter, AffineMap, MonotoneMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
     X : array or data frame of shape (n_rows, n_columns)
-        Rows of both domains as recorded, as in `ConDoAdapter.fit`, which are mapped here.
+        Rows of both domains as recorded (not mapped), as in `ConDoAdapter.fit`.
     X_reference : array or data frame of shape (n_rows, n_columns), default=None
-        In place of `domain`: the reference as a second table, as in `ConDoAdapter.fit_pair`.
+        The reference as a second table, in place of `domain`; as in `ConDoAdapter.fit_pair`.
     domain : array-like of shape (n_rows,) or str, default=None
         As in `ConDoAdapter.fit`.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
-        With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
+        For a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
-        As in `ConDoAdapter.fit`. Roles that are not given are those that the adapter was fitted
-        with, if they were names of columns; features those of the map if they have names.
+        As in `ConDoAdapter.fit`. If not given, they are those of the adapter's fit, as far as they
+        were names of columns, and the features that the map names.
     reference, categorical, missing, reliability
-        As in `ConDoAdapter`; default: those of the adapter.
+        As in `ConDoAdapter`; if not given, those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
-        Binary classifiers or regressions trained on reference data, to be looked at by stratum.
+        Binary classifiers or regressions that were trained on reference data; their outputs are
+        compared by stratum before and after the map.
     labels : array-like, str, or dict of str to these, default=None
-        The truth that the models predict, for all models or by name.
+        The true values that the models predict, for all models or by name of the model.
     pairs : pair of lists of int, default=None
-        Row numbers of X of query rows and of reference rows that are the same subjects, best those
-        that were not used for fitting. With a `BatchAdapter`, of any two batches; without, bridges
-        are left out of the fit in turn and compared.
+        Rows that are the same subjects in both domains: row numbers in X of query rows, and of
+        reference rows in the same order. Best are rows that were not used for fitting. For a
+        `BatchAdapter` rows of any two batches; if not given, bridge samples are used, mapped by
+        fits without them (cross-validation).
     tolerance : dict of str to float, default=None
-        The systematic error that is allowed, by feature in its own unit.
+        The largest systematic error that is acceptable, by feature in its own unit.
     imprecision : dict of str to float, default=None
-        The standard deviation of repeated measurements of a sample, by feature in its own unit:
-        `tolerance` of it is then the total error that is allowed, systematic error plus 1.65
-        standard deviations.
+        The standard deviation of repeated measurements of one sample, by feature in its own unit.
+        If given, `tolerance` is the acceptable total error: systematic error plus 1.65 standard
+        deviations.
     n_permutations : int, default=200
-        Permutations behind every p-value.
+        Number of permutations for every p-value.
     min_cell : int, default=5
         Figures of cells with fewer rows are not shown.
     random_state : int or None, default=None
@@ -169,7 +171,7 @@ def evaluate(
     Returns
     -------
     Evaluation or BatchEvaluation
-        The verdict with its reasons, and tables; of many batches, one for each.
+        The verdict with its reasons, and tables; for a `BatchAdapter`, one for every batch.
 
     Examples
     --------
@@ -243,11 +245,11 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         "this map": ShiftTests(rows, rows.after, asked.n_permutations, known.errors, asked.seed),
     }
     before, matched, after = versions.values()
-    before.chance = matched.chance = after.chance  # one scale of telling apart
+    before.chance = matched.chance = after.chance  # so that areas under the curve are comparable
     error = known.error(rows)
     fits = specification(rows, after.R, names, strata)
     gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
-    # with links, units are those of the links; of sites, what the fit expects is said everywhere
+    # not with links, as units differ then; nor for sites, whose error is that which the fit expects
     if error is not None and affine.links is None and not known.is_site:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
@@ -255,7 +257,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     found = known.agreement or _agreement(domains, affine, asked)
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
-    own = _of_bridges(error)  # whose rows are of different people, and may differ
+    own = _of_bridges(error)  # other rows of these sites are of different people, and may differ
     if not known.by_bridges:
         own = _doubts(domains, comparison, error, before, after, known.by_controls)
     doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
@@ -295,7 +297,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
 
 
 def _finished(drafts: list[_Draft]) -> list[Evaluation]:
-    """Add the verdicts of all features of all sites, which are one family of hypotheses."""
+    """Add the verdicts of features, whose p-values are adjusted over all features of all sites."""
     if not drafts:
         return []
     columns = judge([d.error for d in drafts], [d.evaluation.doubts for d in drafts])
@@ -332,7 +334,7 @@ def _of_rows(known: _Known) -> Iterator[Finding]:
 
 
 def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> BatchEvaluation:
-    """Evaluate every batch against all others, which their maps have moved to the reference."""
+    """Evaluate every batch against all others, which are mapped to the reference first."""
     drafts, rows, failed = dict[Any, _Draft](), list[Any](), dict[Any, str]()
     for site in sites_of(adapter, study, asked.pairs, asked.min_cell):
         known = _Known(
@@ -371,7 +373,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
 
 
 def _row(label: Any, rows: Any, path: str, found: Evaluation | None, why: str) -> dict[str, Any]:
-    """Return what the table of all batches says of one."""
+    """Return the row of one batch in the table of all batches."""
     errors: dict[str, Any] = {}
     for when in ("before", "after"):
         ends = None if found is None else getattr(found, f"error_{when}_interval")
@@ -399,7 +401,10 @@ def _map_of(adapter_or_map: Any) -> Any:
 def _errors(
     affine: Any, adapter: ConDoAdapter | None, domains: Study
 ) -> tuple[MapErrors | None, str]:
-    """Return what is known of the map's errors, and where the map was learned."""
+    """Return the errors of the map under permuted labels (None if unknown), and its origin.
+
+    The origin is "these rows" (recognised by their moments), "other rows" or "elsewhere".
+    """
     now = profile(domains)
     same = affine.fitted_on is not None and affine.fitted_on.matches(now)
     if adapter is None or affine.links is not None:
@@ -420,7 +425,7 @@ def _errors(
 
 
 def _moments_matched(rows: ComparableRows) -> Array:
-    """Return the data after plain matching of means and standard deviations."""
+    """Return the rows after plain matching of means and standard deviations, as a comparison."""
     X, query = rows.before.copy(), rows.is_query
     scale = X[~query].std(axis=0) / ones_for_zeros(X[query].std(axis=0))
     scale = np.where(scale > 0, scale, 1.0)
@@ -506,7 +511,7 @@ def _doubts(
     after: ShiftTests,
     by_controls: bool,
 ) -> Iterator[str]:
-    """Tell why the expected error is not to be trusted."""
+    """Yield the reasons why the expected error should not be trusted, if there are any."""
     if not domains.confounders:
         yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
@@ -536,7 +541,10 @@ def _doubts(
 
 
 def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement | None) -> str:
-    """Return what pairs say, if they do, else what the expected error does, if it is trusted."""
+    """Return the verdict: by pairs if they decide, else by the expected error without doubts.
+
+    The rules and their order are those of docs/explain/method.md, "Verdicts".
+    """
     if pairs is not None and pairs.decides:
         return "better" if pairs.gain[0] > 0 else "worse"
     if error is not None and error.gain[1] < 0:
@@ -549,7 +557,7 @@ def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement 
 
 
 def _of_curves(affine: Map, error: SystematicError | None, names: list[str]) -> Finding | None:
-    """Name the features for which a straight line is likely wrong."""
+    """Return a finding about features for which a straight line is likely wrong, if any."""
     if error is None or affine.kind != "diagonal" or not len(error.curved):
         return None
     text = "in all likelihood not a straight line: {names}; what a curve finds beyond it is in the "

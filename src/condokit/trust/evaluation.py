@@ -22,8 +22,9 @@ GRAVEST = ("worse", "cannot tell", "better", "no change needed")
 class Evaluation(Record):
     """What a map changed, and what it left; see `evaluate`."""
 
-    #: "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
-    #: hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted.
+    #: "better": the map lowers the systematic error, at the 95% limit; "no change needed": that is
+    #: below 0.1 sd before and after; "worse": the map raises it; "cannot tell": the gain is within
+    #: its uncertainty, or there is a doubt (see `doubts`).
     verdict: str
     findings: list[Finding]  #: The reasons.
     #: Expected systematic error of a value as recorded: root mean square over rows and features in
@@ -32,42 +33,42 @@ class Evaluation(Record):
     error_after: float | None  #: The same after the map.
     error_before_interval: tuple[float, float] | None  #: 95% interval of `error_before`.
     error_after_interval: tuple[float, float] | None  #: 95% interval of `error_after`.
-    doubts: list[str]  #: Why the verdict cannot be told, or could not without pairs.
-    n_query: int  #: Query rows compared (at most 5000 are looked at).
-    n_reference: int  #: Reference rows compared (at most 5000 are looked at).
-    #: The data as they are, after plain moment matching, and after this map: the shift given the
+    doubts: list[str]  #: Why the verdict is "cannot tell", or would be without pairs.
+    n_query: int  #: Query rows compared (at most 5000 are used).
+    n_reference: int  #: Reference rows compared (at most 5000 are used).
+    #: The data as recorded, after plain moment matching, and after this map: the shift given the
     #: confounders (root mean square over features, in standard deviations), the log-ratio of
-    #: standard deviations, how well the domain can be told from the features within strata, the
-    #: variance that confounders explain, the share of real differences kept, and silhouettes.
+    #: standard deviations, the area under the ROC curve of a classifier of domains within strata,
+    #: the variance that confounders explain, the share of real differences kept, and silhouettes.
     versions: Sheet
     #: For every feature: verdict, p-value that it is better (adjusted for all features of all
-    #: sites, so that at most 5% of those called better are not) and the reason where it cannot be
-    #: told; expected systematic error before and after with 95% intervals, in standard deviations
-    #: and in the feature's units; shift in standard deviations and ratio of standard deviations
-    #: given the confounders, before and after; permutation p-value, plain and adjusted for many
-    #: features; the difference that confounders explain and the share of it kept.
+    #: sites: a false discovery rate of 5%) and the reason if it is "cannot tell"; expected
+    #: systematic error before and after with 95% intervals, in standard deviations and in the
+    #: feature's units; shift in standard deviations and ratio of standard deviations given the
+    #: confounders, before and after; permutation p-value, plain and adjusted for many features;
+    #: the difference that confounders explain and the share of it kept.
     features: Sheet
     #: For every feature: whether one map fits all strata (p-values, plain and adjusted), by how
-    #: much strata disagree beyond chance, and those farthest apart.
+    #: much strata disagree beyond chance, and the two strata that are farthest apart.
     specification: Sheet
     p_features: float  #: The smallest adjusted p-value of a feature.
-    p_joint: float  #: The p-value of telling the domains apart by all features together.
-    p_value: float  #: Twice the smaller of these: that of the two tests together.
-    auc: float  #: How well the domain can be told within strata after the map: 0.5 is chance.
-    #: Where the map came from, which the tests allow for: learned from these rows, from other rows
-    #: with known standard errors, or taken as given.
+    p_joint: float  #: The p-value of classifying the domain by all features together.
+    p_value: float  #: Twice the smaller of `p_features` and `p_joint` (Bonferroni).
+    auc: float  #: Area under the ROC curve of that classifier after the map: 0.5 is chance.
+    #: Where the map was learned, which the tests allow for: "these rows", "other rows" (with known
+    #: standard errors), or "elsewhere" (taken as given).
     map_known_from: str
-    models: Sheet  #: Outputs of frozen models by stratum, before and after.
-    calibration: Sheet  #: Their predicted against true shares.
+    models: Sheet  #: Mean outputs of the given models by stratum, before and after the map.
+    calibration: Sheet  #: Predicted and true shares of classifiers, in bins of the prediction.
     #: Of regressions with labels: root mean squared error of prediction (RMSEP), mean error (bias)
     #: and its standard deviation (SEP), in the reference and in the query before and after.
     predictions: Sheet
-    agreement: Agreement | None  #: Of paired measurements, or of bridges.
+    agreement: Agreement | None  #: Agreement of paired measurements, or of bridge samples.
     densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
     #: Whether the systematic error after the map, or with `imprecision` the total error, is within
     #: the tolerances that were given.
     tolerances: Sheet = field(default_factory=lambda: Sheet({}))
-    #: What `plots` draws of rows of all domains together. Not saved or printed.
+    #: Data that `plots` needs for figures of all domains. Not saved or printed.
     pictures: Pictures | None = field(default=None, metadata={"private": True})
 
     @property
@@ -78,7 +79,7 @@ class Evaluation(Record):
 
     @property
     def sentence(self) -> str:
-        """The verdict with its figures."""
+        """The verdict in a sentence, with the expected errors or the reasons for doubt."""
         word = CAPITAL[self.verdict]
         of_pairs, decided = "", self.agreement is not None and self.agreement.decides
         if self.agreement is not None and decided:
@@ -100,7 +101,7 @@ class Evaluation(Record):
 
     @property
     def counted(self) -> str:
-        """How many features have which verdict."""
+        """How many features have each verdict, as text: "3 better, 1 worse"."""
         words = self.features.columns.get("verdict", [])
         return ", ".join(f"{words.count(w)} {w}" for w in CAPITAL if w in words)
 
@@ -142,12 +143,12 @@ class BatchEvaluation(Record):
     """What the maps of many batches changed, and what they left; see `evaluate`."""
 
     verdict: str  #: That of the worst batch.
-    #: Of every batch: verdict, rows, expected error of a value before and after in sd of the
-    #: reference (along the whole path) with 95% intervals, features called better, and why the
-    #: verdict cannot be told. The same figures as in `evaluations`.
+    #: For every batch: verdict, rows, expected error of a value before and after in sd of the
+    #: reference (along the whole path) with 95% intervals, number of features called better, path
+    #: to the reference, and reasons for doubt. The same figures as in `evaluations`.
     batches: Sheet
-    evaluations: dict[Any, Evaluation]  #: Each batch against all others, mapped.
-    #: What `plots` draws of rows of all batches together. Not saved or printed.
+    evaluations: dict[Any, Evaluation]  #: By label: the batch against all others after their maps.
+    #: Data that `plots` needs for figures of all batches. Not saved or printed.
     pictures: Pictures | None = field(default=None, metadata={"private": True})
 
     @property
@@ -167,13 +168,13 @@ class BatchEvaluation(Record):
 
     @property
     def sentence(self) -> str:
-        """The verdicts in a line."""
+        """How many batches have each verdict, as text."""
         words = self.batches["verdict"]
         return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
     @property
     def errors(self) -> str:
-        """The expected errors of all batches in a sentence, nothing if they are not known."""
+        """The expected errors of all batches in a sentence; an empty string if unknown."""
         found = [row for row in self.batches.rows() if row["error_after"] is not None]
         if not found:
             return ""
@@ -211,7 +212,7 @@ def _with_interval(size: float | None, low: float | None, high: float | None) ->
 
 
 def stacked(sheets: dict[Any, Sheet]) -> Sheet:
-    """Return the rows of tables below each other, with the label of each."""
+    """Concatenate tables, with a first column `batch` that has the label of each."""
     names: dict[str, None] = {}
     for sheet in sheets.values():
         names |= dict.fromkeys(sheet.columns)

@@ -1,4 +1,4 @@
-"""Models that cannot be retrained: what they say of each stratum, before and after a map."""
+"""Outputs of models that cannot be retrained, by stratum, before and after a map."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ _N_BINS = 5  # of predictions, to be compared with the truth
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What one model says of comparable rows: one number each."""
+    """Outputs of one model for the comparable rows, each of shape (n_rows,)."""
 
-    model: str
-    kind: str  # P(class) or "prediction"
+    model: str  # its name
+    kind: str  # "P(class)" of a classifier, "prediction" of a regression
     before: Array
     after: Array
-    truth: Array  # the same if the model were right; NaN where it is not known
+    truth: Array  # the output of a perfect model; NaN where labels are missing
 
 
 def model_sheets(
@@ -36,7 +36,7 @@ def model_sheets(
     tables: Sequence[Table],
     min_cell: int,
 ) -> tuple[Sheet, Sheet, Sheet]:
-    """Return outputs of frozen models by stratum, their calibration, and errors of predictions."""
+    """Return three tables: mean outputs of models by stratum, calibration, and errors."""
     if models is None:
         if labels is not None:
             raise ValueError("'labels' are for `models`, which are not given.")
@@ -75,7 +75,7 @@ def _outputs(
 
 
 def _of_all_rows(tables: Sequence[Table], labels: Any) -> Array:
-    """Return labels of all rows, of one table or of two below each other."""
+    """Return the labels of all rows; of two tables, those of the second after the first's."""
     if len(tables) == 1 or isinstance(labels, str):
         return np.concatenate([np.asarray(column_values(t, "labels", labels)) for t in tables])
     values, n = np.asarray(labels), sum(t.n_rows for t in tables)
@@ -85,7 +85,7 @@ def _of_all_rows(tables: Sequence[Table], labels: Any) -> Array:
 
 
 def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
-    """Return one number per row and what it is: a probability, a class share or a prediction."""
+    """Return one number per row, and its kind: "P(class)" or "prediction"."""
     if not hasattr(model, "predict"):
         raise ValueError(f"The model {name!r} has no `predict`. Pass fitted models.")
     classes = getattr(model, "classes_", None)
@@ -106,7 +106,7 @@ def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
 
 
 def _true_values(name: str, values: Array, classes: list[Any]) -> Array:
-    """Return labels as numbers, of a classifier 1 for its second class; NaN where missing."""
+    """Return labels as numbers, NaN where missing; of a classifier, 1 for its second class."""
     missing = np.array([v is None or v != v for v in values.tolist()])
     must = f"'labels' of the model {name!r} must be"
     if not classes:

@@ -1,4 +1,4 @@
-"""What figures of all sites show: components, shares of variance, features against confounders."""
+"""Data for figures of all sites: components, shares of variance, features against confounders."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,36 +13,39 @@ from condokit.data.records import Sheet
 from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 
-_ROWS_OF_PICTURE = 3000
-_MOST_VALUES = 6_000_000
-_MOST_FEATURES = 2000
-_MOST_CURVES = 6
-_N_BINS = 8
+_ROWS_OF_PICTURE = 3000  # rows of all domains that are drawn
+_MOST_VALUES = 6_000_000  # rows times features that are read for that (48 MB)
+_MOST_FEATURES = 2000  # from which components and shares of variance are computed
+_MOST_CURVES = 6  # features that are drawn against confounders
+_N_BINS = 8  # of a continuous confounder
 _VERSIONS = ("before", "after")
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of all domains, before and after their maps, as far as figures need them."""
+    """What figures need of the rows of all domains, before and after their maps."""
 
     labels: list[str]  # of the domains, the reference last
-    domain: Array  # (n_rows,): the number of each row's
+    domain: Array  # (n_rows,): position of each row's domain in `labels`
     confounders: list[Confounder]  # of these rows
-    #: (n_rows, 2) by "before" and "after": the first components of all rows as recorded.
+    #: By "before" and "after", (n_rows, 2): scores on the first two principal axes of the rows
+    #: before the maps.
     scores: dict[str, Array]
-    explained: tuple[float, float]  # shares of the variance before that these have
+    explained: tuple[float, float]  # shares of the variance before that the two axes have
     shares: Sheet  # partial shares of variance by term, quartiles over features, before and after
     #: Means of features in bins of continuous confounders, by domain, before and after.
     curves: list[dict[str, Any]]
     unit: dict[str, float]  # standard deviation of the reference by feature
-    n_rows: int  # of which these are some
+    n_rows: int  # all rows, of which some are drawn
     n_features: int
 
 
 def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str]) -> Pictures | None:
-    """Gather what figures need; `mapped` maps rows by number, `shifted` features are drawn first.
+    """Gather the data for figures from a subsample of rows.
 
-    Missing values count as the mean of their domain.
+    `mapped` returns the mapped rows with given numbers; `shifted` are names of features in the
+    order in which they are drawn against confounders. Missing values count as the mean of their
+    domain.
     """
     kept = np.flatnonzero(study.kept())
     most = max(min(_ROWS_OF_PICTURE, _MOST_VALUES // max(study.n_features, 1)), 100)
@@ -95,7 +98,10 @@ def _some(confounder: Confounder, rows: Array) -> Confounder:
 
 
 def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float, float]]:
-    """Return scores on the first two principal axes of rows as recorded, in units of reference."""
+    """Return scores on the first two principal axes of rows before the maps, and their shares.
+
+    With more features than rows the axes come from the smaller matrix X X'.
+    """
     centre = values["before"].mean(axis=0)
     X = values["before"] - centre
     if X.shape[1] > len(X):
@@ -118,7 +124,7 @@ def _dummies(codes: Array) -> Array:
 
 
 def _columns(confounder: Confounder) -> Array:
-    """Return the columns that a confounder has in a regression: levels, or a cubic."""
+    """Return the columns of a confounder in a regression: levels, or a cubic polynomial."""
     if confounder.values is None:
         return _dummies(confounder.codes)
     z = confounder.values - confounder.values.mean()
@@ -127,7 +133,11 @@ def _columns(confounder: Confounder) -> Array:
 
 
 def _shares(values: dict[str, Array], terms: dict[str, Array]) -> Iterator[Any]:
-    r"""Yield quartiles over features of :math:`(SSE_{-term} - SSE) / SST`, and of SSE / SST."""
+    r"""Yield quartiles over features of each term's partial share of variance, and the residual's.
+
+    The share of a term is :math:`(SSE_{-term} - SSE) / SST`: the increase of the residual sum of
+    squares if the term is left out, over the total. That of the residual is SSE / SST.
+    """
     for name, X in values.items():
         X = X - X.mean(axis=0)
         total = (X**2).sum(axis=0)
@@ -144,7 +154,7 @@ def _shares(values: dict[str, Array], terms: dict[str, Array]) -> Iterator[Any]:
 
 
 def _unexplained(X: Array, terms: list[Array]) -> Array:
-    """Return sums of squares that columns leave of centred features."""
+    """Return residual sums of squares of centred features after regression on all columns."""
     columns = [one - one.mean(axis=0) for one in terms if one.shape[1]]
     if not columns:
         return np.asarray((X**2).sum(axis=0))
@@ -161,7 +171,10 @@ def _curves(
     labels: Any,
     confounders: list[Confounder],
 ) -> Iterator[dict[str, Any]]:
-    """Yield means in bins of equal rows, by feature, continuous confounder and domain."""
+    """Yield means of features in bins of a continuous confounder, by domain, before and after.
+
+    Bins have equal numbers of rows, five or more, so that no single row is shown.
+    """
     for confounder in confounders:
         if confounder.values is None:
             continue

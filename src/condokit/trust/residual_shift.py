@@ -1,4 +1,4 @@
-"""What is left of the shift given the confounders, with tests, and what is kept of differences."""
+"""The shift that a map left, given the confounders, with permutation tests; differences it kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import ComparableRows
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
-_LEAST_KEPT = 0.8  # share of the differences
-_NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
-_MOST_SILHOUETTES = 1000  # rows
-_FEATURE_BATCH = 256
-_MOST_CLASSIFIED = 1000  # rows that a classifier of domains is trained on
-_FOLDS = 5
-_RIDGE = 5.0  # of the classifier, in units of the mean eigenvalue
-_MOST_COMPONENTS = 100
-_WAVES = 100  # random Fourier features
-_MOST_MOVED = 2000  # features up to which the classifier sees what the map adds
+_LEAST_KEPT = 0.8  # share of the differences; a map that surely keeps less is doubted
+_NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference does not matter
+_MOST_SILHOUETTES = 1000  # rows, as silhouettes need all distances
+_FEATURE_BATCH = 256  # features that are permuted at a time, for memory
+_MOST_CLASSIFIED = 1000  # rows on which the classifier of domains is trained
+_FOLDS = 5  # of the classifier
+_RIDGE = 5.0  # penalty of the classifier, in units of the mean eigenvalue
+_MOST_COMPONENTS = 100  # principal components that the classifier uses
+_WAVES = 100  # random Fourier features, by which it finds nonlinear differences
+_MOST_MOVED = 2000  # with more features, the map's errors are not added for the classifier
 
 
 @dataclass(frozen=True)
 class ResidualShift:
     """The size of a shift given the confounders, feature by feature."""
 
-    difference: Array  # mean of query minus reference rows within blocks, in standard deviations
-    log_ratio: Array  # logarithm of the ratio of standard deviations within blocks
-    noise: tuple[float, float]  # variances of both by chance
+    difference: Array  # (n_features,) mean of query minus reference within blocks, in sd
+    log_ratio: Array  # (n_features,) logarithm of the ratio of standard deviations within blocks
+    noise: tuple[float, float]  # sampling variances of a feature's difference and log-ratio
 
     @property
     def size(self) -> tuple[float, float]:
@@ -46,16 +46,24 @@ class ResidualShift:
 
 @dataclass(frozen=True)
 class MapErrors:
-    """What is known of a map's errors, in the reference's units, or how it followed these rows."""
+    """How far a map may be off by chance, in the reference's units.
 
-    centre: Array  # where scale and shift are learned independently, after mapping
+    A map from other rows has standard errors. A map from these rows followed their noise instead:
+    `followed` says how far, given shrinkage.
+    """
+
+    centre: Array  # image of the point at which errors of scale and shift are independent
     se_shift: Array | None = None  # standard error of the image of the centre
     se_log_scale: Array | None = None
-    followed: tuple[float, float] | None = None  # share of estimated shift, log-scale in the map
+    followed: tuple[float, float] | None = None  # shares of the shift and log-scale in the map
 
 
 def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
-    """Return the size of the shift within blocks, weighed by their n_q n_r / (n_q + n_r)."""
+    """Return the shift within blocks, averaged over blocks with weights n_q n_r / (n_q + n_r).
+
+    These weights are the inverse variances of differences of two means. `R` are residuals of shape
+    (n_rows, n_features). The log-ratio uses blocks with three or more rows of each domain.
+    """
     difference, log_ratio = np.zeros((2, R.shape[1]))
     weight = weight_ratio = noise_ratio = 1e-300
     for block in rows.shared_blocks():
@@ -76,38 +84,43 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
 
 @dataclass(frozen=True)
 class KeptDifferences:
-    """How much of the difference that confounders explain is still there, by feature and in all."""
+    """How much of the difference between domains that confounders explain is still there."""
 
-    expected: Array  # difference that the domains' confounders explain, in standard deviations
-    observed: Array  # difference that there is
-    is_real: Array  # whether the expected difference is beyond doubt, and of account
-    limit: float  # the smallest difference that would be seen
-    share: float | None  # observed over expected, over features with a real difference if any
+    expected: Array  # (n_features,) difference that the confounders explain, in sd
+    observed: Array  # (n_features,) difference of the domains' means, in sd
+    is_real: Array  # (n_features,) whether the expected difference is beyond chance and matters
+    limit: float  # the smallest difference that would be seen, in sd
+    share: float | None  # observed over expected, of features with a real difference if any
     error: float | None  # standard error of the share
 
     @property
     def are_too_few(self) -> bool:
-        """Whether the map made the domains alike where they should differ, beyond doubt."""
+        """Whether surely too little of the real differences is left: over-correction."""
         if self.share is None or self.error is None:
             return False
         return self.share + 2 * self.error < _LEAST_KEPT
 
 
 def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
-    r"""Return the share :math:`\sum e o / \sum e^2` of explained differences e among observed o."""
+    r"""Return the share :math:`\sum e o / \sum e^2` of real differences that is kept.
+
+    Sums are over features; e is the difference between the domains' means that the confounders
+    explain, by the reference's curve or strata, and o the observed difference.
+    """
     query = rows.is_query
     unit = ones_for_zeros((rows.after - rows.expected)[~query].std(axis=0))
     expected, observed = (
         (x[query].mean(axis=0) - x[~query].mean(axis=0)) / unit for x in (rows.expected, X)
     )
-    # the noise of e, from the weights that rows of the reference have in it
+    # the sampling error of e, from the weights of the reference's rows in it
     n_query, n_reference = query.sum(), (~query).sum()
     n_blocks = int(rows.block.max()) + 1
     counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
     shares = counts[0] / n_query - counts[1] / n_reference
     each = rows.rows_per_subject
     error_expected = np.sqrt(each * (shares**2 / np.maximum(counts[1], 1)).sum())
-    doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
+    # sqrt(2 log d) is about the largest of d standard normal values
+    doubt = _REAL + np.sqrt(2 * np.log(len(expected)))
     limit = float(doubt * error_expected)
     real = np.abs(expected) > max(limit, _NOTABLE)
     if not real.any() or np.abs(shares).sum() / 2 <= _NOTABLE:
@@ -115,7 +128,7 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     e, o = expected[real], observed[real]
     noise = np.sqrt(each / n_query + each / n_reference + error_expected**2)
     share = float(e @ o / (e @ e))
-    # features go together, so their errors do not average out
+    # features are correlated, so their errors are taken not to average out
     error = float(np.abs(e).sum() * noise / (e @ e))
     return KeptDifferences(expected, observed, real, limit, share, error)
 
@@ -130,10 +143,11 @@ def variance_explained(rows: ComparableRows, X: Array) -> float | None:
 
 
 def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
-    """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
+    """Return mean silhouettes by domain and by combination of categories, of at most 1000 rows."""
     chosen = subsample(len(X), _MOST_SILHOUETTES)
     unit = ones_for_zeros(rows.after[~rows.is_query].std(axis=0))
-    part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
+    # centred, since distances between large numbers lose digits
+    part = (X[chosen] - X[chosen].mean(axis=0)) / unit
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
         usable = 1 < len(np.unique(labels)) < len(labels)
@@ -142,20 +156,22 @@ def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
 
 
 class ShiftTests:
-    """What a map left of the shift, tested under labels as likely as the real ones by chance.
+    """Permutation tests of the shift that a map left, given the confounders.
 
-    Under permuted labels, query rows are moved by the errors of a map from other rows, or by a
-    refitted one, as a map from these rows followed their noise. Row 0 is the real labelling.
+    Domain labels are permuted within blocks of similar confounders. A map from other rows has
+    sampling errors, so under permuted labels query rows are moved by random errors of that size. A
+    map from these rows followed their noise, so under permuted labels it is fitted again. Otherwise
+    the tests would be too strict or too lenient. Of arrays over labellings, row 0 is the real one.
     """
 
     left: ResidualShift
     kept: KeptDifferences
-    p: Array  # permutation p-values of the features
-    adjusted: Array  # the same with control of the family-wise error over features
-    p_features: float  # the smallest of these
-    auc: float  # how well the domain can be told by all features, in rows held out
-    chance: float  # its mean under permuted labels, below 0.5 as blocks are small
-    p_joint: float  # the share of these that are as good
+    p: Array  # (n_features,) permutation p-values
+    adjusted: Array  # (n_features,) the same, with the family-wise error controlled
+    p_features: float  # the smallest of `adjusted`
+    auc: float  # area under the ROC curve of a classifier of domains, in held-out rows
+    chance: float  # its mean under permuted labels, which is below 0.5 as blocks are small
+    p_joint: float  # the share of labellings with an area at least as large
 
     def __init__(
         self,
@@ -181,21 +197,24 @@ class ShiftTests:
 
     @property
     def p_value(self) -> float:
-        """Of both tests together, by Bonferroni."""
+        """The p-value of both tests together (by feature and jointly), by Bonferroni."""
         return min(1.0, 2 * min(self.p_features, self.p_joint))
 
     @property
     def told_apart(self) -> float:
-        """How well the domain can be told: 0.5 is chance or less, 1 is certain."""
+        """The area under the ROC curve, rescaled so that 0.5 is chance (or less) and 1 certain."""
         return 0.5 + 0.5 * max(self.auc - self.chance, 0.0) / max(1 - self.chance, 1e-12)
 
     def told(self, digits: str) -> str:
-        """Word the p-values."""
+        """Return the p-values as text."""
         p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
         return f"p = {p} of two tests: {each} by feature, {joint} jointly"
 
     def _test_features(self) -> None:
-        """Test means and spreads of every feature; adjusted by Westfall and Young's maximum."""
+        """Compute permutation p-values of features, adjusted by Westfall and Young's max-T.
+
+        The statistic of a feature is the larger of two standardised ones; see `_statistics`.
+        """
         n, d = self.shift.shape
         self.p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
@@ -212,10 +231,13 @@ class ShiftTests:
         self.p_features = float(self.adjusted.min())
 
     def _statistics(self, batch: slice) -> Array:
-        r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`, and pooled.
+        r"""Return two statistics of every labelling and feature: (2, n_labellings, n_features).
 
-        The second, :math:`(\sum h \Delta / s)^2 / \sum h` and the same of pooled variances, sees a
-        common shift of many small blocks, where the first has the noise of all of them.
+        With :math:`\Delta` the difference of means in a block, s its spread and
+        :math:`h = n_q n_r / (n_q + n_r)`, the first is the sum over blocks of
+        :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`. It finds differences of any kind, but has
+        the noise of all blocks. The second, :math:`(\sum h \Delta)^2 / (s^2 \sum h)` plus the same
+        for pooled variances, finds a shift that many small blocks share.
         """
         blocks = []
         for rows in self.rows.shared_blocks():
@@ -250,7 +272,10 @@ class ShiftTests:
         return np.stack([statistic, pooled])
 
     def _tell_domains(self) -> None:
-        """Tell the domain from the leading components of all features within blocks and folds."""
+        """Classify the domain by the leading components of all features, within blocks and folds.
+
+        Computes the area under the ROC curve for the real labels and all permuted ones.
+        """
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]
@@ -266,7 +291,7 @@ class ShiftTests:
         if self.errors is None or not is_moved:
             auc = classify(projected, labels)
         else:
-            # what permuted maps move is projected first: products with few columns
+            # rows are moved after the projection: the products then have few columns
             axes = axes / unit[:, None]
             from_centre = self.X[chosen] - self.errors.centre
             auc = np.empty(n_labels)
@@ -281,7 +306,10 @@ class ShiftTests:
 def _refitted_maps(
     blocks: "list[tuple[_BlockMoments, Array]]", centre: Array | float
 ) -> tuple[Array | float, Array | float]:
-    """Return offsets at the centre and log-scales of maps refitted under permuted labels."""
+    """Return offsets at the centre and log-scales of maps refitted under permuted labels.
+
+    Both have the shape (n_permutations, n_features). Maps are those of reverse KL, in closed form.
+    """
     usable = [(block, base) for block, base in blocks if block.compares_spread.all()]
     if not usable:
         return 0.0, 0.0
@@ -299,7 +327,10 @@ def _refitted_maps(
 
 
 class _Classifier:
-    """Cross-fitted ridge regression of domain labels, compared within blocks and folds."""
+    """Cross-fitted ridge regression of domain labels on components and random Fourier features.
+
+    Scores are compared within blocks and folds only.
+    """
 
     def __init__(
         self, block: Array, fold: Array, n_components: int, centre: Callable[[Array], Array]
@@ -313,7 +344,7 @@ class _Classifier:
         self.width: float | None = None
 
     def __call__(self, P: Array, labels: Array) -> Array:
-        """Return the area under the curve for every column of labels."""
+        """Return the area under the ROC curve for every column of `labels`, (n_labellings,)."""
         if self.width is None:
             rows = subsample(len(P), 200)
             gaps = ((P[rows, None] - P[rows]) ** 2).sum(axis=2)
@@ -335,9 +366,10 @@ class _Classifier:
 
 
 def area_within(score: Array, label: Array, cell: Array) -> float:
-    """Return the share of pairs, of labelled and other rows of a cell, that scores order rightly.
+    """Return the area under the ROC curve within cells: the share of pairs in the right order.
 
-    This is the area under the curve by ranks, of which equal scores share the mean.
+    A pair is a labelled and an unlabelled row of one cell. The share comes from ranks within cells;
+    equal scores get their mean rank.
     """
     size, n_query = np.bincount(cell), np.bincount(cell, label)
     order = np.lexsort((score, cell))
@@ -353,7 +385,7 @@ def area_within(score: Array, label: Array, cell: Array) -> float:
 
 
 def _centring(block: Array) -> Callable[[Array], Array]:
-    """Return a function that takes the means of blocks off rows."""
+    """Return a function that subtracts from every row the mean of its block."""
     _, place, count = np.unique(block, return_inverse=True, return_counts=True)
     members = sparse.csr_array((np.ones(len(place)), (place, np.arange(len(place)))))
     return lambda X: np.asarray(X - ((members @ X) / count[:, None])[place])
@@ -363,16 +395,19 @@ def _centring(block: Array) -> Callable[[Array], Array]:
 class _BlockMoments:
     """Moments of query and reference rows of one block under several labellings."""
 
-    weight: Array
-    count: Array  # (2, n_labellings)
-    mean: Array  # of centred rows: (2, n_labellings, n_features)
-    var: Array
-    spread: Array  # of all rows
-    compares_spread: Array
+    weight: Array  # (n_labellings,): n_q n_r / (n_q + n_r)
+    count: Array  # (2, n_labellings), as all that follow query first
+    mean: Array  # (2, n_labellings, n_features), of rows less the block's mean
+    var: Array  # (2, n_labellings, n_features)
+    spread: Array  # (n_features,): standard deviation of all rows of the block
+    compares_spread: Array  # (n_labellings,): whether both domains have three rows or more
 
     @property
     def log_ratio(self) -> Array:
-        """Logarithm of the ratio of standard deviations, without the bias that few rows give it."""
+        """Logarithm of the ratio of standard deviations, freed of the bias of few rows.
+
+        For normal rows log s^2 with f degrees of freedom has the bias psi(f / 2) - log(f / 2).
+        """
         half = np.maximum(self.count - 1, 1) / 2
         bias = digamma(half) - np.log(half)
         ratio = np.log(ones_for_zeros(self.var[0]) / ones_for_zeros(self.var[1]))

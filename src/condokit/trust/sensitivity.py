@@ -22,16 +22,16 @@ from condokit.maps.profile import profile
 from condokit.trust.blocks import ComparableRows, known_rows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
 
-_ROWS_OF_STRENGTHS = 10_000  # that strengths are measured on
-_MUCH = 0.1  # standard deviations
-_FEWEST_ROWS = 20  # of a domain that is split for a placebo
-_SLOW_SPLITS = 2
-_PERMUTATIONS = 99
-_LEVEL = 0.05
-_LARGE = 2.0  # standard errors
-_STRENGTHS = (0.05, 0.1, 0.2)  # of a confounder that was missed
-_RELIABILITIES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
-_MOST_SHOWN = 5  # confounders for all of these
+_ROWS_OF_STRENGTHS = 10_000  # rows on which strengths of confounders are measured
+_MUCH = 0.1  # standard deviations that a confounder which matters moves the map by
+_FEWEST_ROWS = 20  # of each half of a domain that is split for a placebo
+_SLOW_SPLITS = 2  # placebo splits where every fit is slow
+_PERMUTATIONS = 99  # of the placebo's tests
+_LEVEL = 0.05  # of the placebo's tests
+_LARGE = 2.0  # standard errors, beyond which a placebo map is off
+_STRENGTHS = (0.05, 0.1, 0.2)  # shares that a missed confounder explains
+_RELIABILITIES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # for which maps are shown
+_MOST_SHOWN = 5  # with more confounders, only two reliabilities of each
 _RELIABILITY = ("confounder", "reliability", "moved_sd", "largest_sd", "moved_errors", "note")
 _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 
@@ -40,12 +40,13 @@ _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 class Sensitivity(Record):
     """How a map depends on its confounders; see `sensitivity`."""
 
-    #: The map without each confounder: by how much mapped values move, in standard deviations of
-    #: the reference (root mean square and largest over features) and in standard errors.
+    #: The map fitted without each confounder: by how much mapped values move, in standard
+    #: deviations of the reference (root mean square and largest over features) and in standard
+    #: errors of the map.
     left_out: Sheet
-    #: How strong each recorded confounder is: the share of the domain and of the features it
-    #: explains, alone, and by how many standard errors (root mean square over features) one like
-    #: it, if it were missing, would move the map at most, in 19 of 20 data sets.
+    #: How strong each recorded confounder is: the shares of the domain's and of the features'
+    #: variance that it explains by itself, and the standard errors by which a missing confounder
+    #: as strong as it would move the map at most (in 19 of 20 data sets).
     recorded: Sheet
     #: Share of both the domain and a feature that an unrecorded confounder would have to explain,
     #: beyond the recorded ones, to move the map of the feature by one standard error.
@@ -55,17 +56,17 @@ class Sensitivity(Record):
     #: that would explain all of it away. Empty where standard errors are not known.
     features: Sheet
     #: For every feature, how far its map is off at most, in standard deviations of the reference,
-    #: if a confounder was missed that explains 5, 10 or 20% of what the recorded ones leave of both
-    #: the domain and the feature, or as much as the strongest recorded one does.
+    #: if a confounder was missed. It explains 5, 10 or 20% of the variance of both the domain and
+    #: the feature that the recorded ones leave, or as much as the strongest recorded one does.
     bounds: Sheet
-    strongest: str  #: The name of that one.
+    strongest: str  #: The name of the strongest recorded confounder.
     #: The map for other reliabilities of continuous confounders, as in `left_out`.
     reliability: Sheet
-    #: Maps fitted between two parts of one domain, which should be the identity: the median over
-    #: splits of the root mean squared shift (in standard deviations) and log-scale, the share of
-    #: features farther than two standard errors off, and the share that a permutation test at a
-    #: level of 5% finds to differ given the confounders: about 5% unless the confounders that the
-    #: parts are drawn by are not taken into account well.
+    #: Maps fitted between two parts of one domain, which should be the identity. Medians over
+    #: splits of the root mean squared shift (in standard deviations) and log-scale; the share of
+    #: features farther than two standard errors off; and `alarms`, the share of features that a
+    #: permutation test at a level of 5% finds to differ given the confounders. That should be about
+    #: 5%; it is more if confounders by which the parts were drawn are not adjusted for well.
     placebo: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
@@ -99,31 +100,32 @@ def sensitivity(
     n_splits: int = 10,
     random_state: int | None = None,
 ) -> Sensitivity:
-    r"""Say how far a fitted map depends on its confounders, and how strong a missing one must be.
+    r"""Measure how a fitted map depends on its confounders, and how strong a missing one must be.
 
-    A confounder that explains shares :math:`R_D^2` of the domain and :math:`R_Y^2` of a feature,
-    given the others, biases the shift by
-    :math:`\mathrm{se} \sqrt{\mathrm{dof}\, R_D^2 R_Y^2 / (1 - R_D^2)}` (Cinelli and Hazlett 2020);
-    "at most" allows for chance in the shares (`condokit.trust.sensitivity.moved_at_most`). A
-    continuous confounder that was measured with error is compared only in part: `reliability` has
-    the map for other shares of signal in its variance.
+    A missing confounder that explains shares :math:`R_D^2` of the domain's variance and
+    :math:`R_Y^2` of a feature's, given the recorded ones, biases the shift by
+    :math:`\mathrm{se} \sqrt{\mathrm{dof}\, R_D^2 R_Y^2 / (1 - R_D^2)}` (Cinelli and Hazlett 2020).
+    Where a result says "at most", sampling errors of the shares are allowed for
+    (`condokit.trust.sensitivity.moved_at_most`). A continuous confounder that was measured with
+    error is adjusted for only in part: `reliability` shows the map for other shares of true
+    variance in its variance.
 
     Parameters
     ----------
     adapter : ConDoAdapter
         A fitted adapter. It is fitted again without each confounder, and on halves of a domain.
     X, domain, confounders, features, groups, sample_weight
-        The table that it was fitted on, as in `ConDoAdapter.fit`.
+        The table that the adapter was fitted on, as in `ConDoAdapter.fit`.
     n_splits : int, default=10
-        Placebo splits of every kind; 0 for none, and 2 at most for maps between rows that are drawn
-        at continuous confounders (MMD, energy), which take long; of reliabilities these have 0.8.
+        Placebo splits of every kind; 0 for none. Maps by MMD or energy given continuous confounders
+        are slow: for these there are at most 2 splits, and of reliabilities only 0.8.
     random_state : int or None, default=None
         Seed of the splits; None is 0.
 
     Returns
     -------
     Sensitivity
-        What was found, as tables.
+        Tables and figures; see its attributes.
 
     Examples
     --------
@@ -162,7 +164,7 @@ def sensitivity(
 
 
 def degrees_of_freedom(adapter: ConDoAdapter) -> float:
-    """Return the rows that were compared, less what was estimated of each stratum."""
+    """Return the residual degrees of freedom: rows compared, less one for each stratum and one."""
     support = adapter.support_
     rows = support.count_query.sum() + support.count_reference.sum()
     return max(float(rows) - len(support.weights) - 1, 1.0)
@@ -171,11 +173,16 @@ def degrees_of_freedom(adapter: ConDoAdapter) -> float:
 def moved_at_most(dof: float, of_domain: float, of_feature: float) -> float:
     r"""Return the standard errors that a missing confounder moves a map by in 19 of 20 data sets.
 
-    With :math:`f^2 = R^2 / (1 - R^2)` of the shares that it explains, in the data at hand it moves
-    the map by :math:`\sqrt{\mathrm{dof}}\, \hat f_D \hat R_Y` errors of the map without it, or
-    :math:`\sqrt{\mathrm{dof}}\, \hat R_D \hat f_Y` of the map with it. Estimates of either f vary
-    by about :math:`1 / \sqrt{\mathrm{dof}}`, and so their product by z = 1.96 times the root of
-    :math:`f_D^2 + f_Y^2`; :math:`z^2 / \sqrt{\mathrm{dof}}` is for what both do by chance.
+    Let it explain shares :math:`R^2` of the domain (D) and of a feature (Y), and let
+    :math:`f^2 = R^2 / (1 - R^2)`. In the data at hand it moves the map by
+    :math:`\sqrt{\mathrm{dof}}\, \hat f_D \hat R_Y` standard errors of the map without it, or
+    :math:`\sqrt{\mathrm{dof}}\, \hat R_D \hat f_Y` of the map with it; both are at most
+    :math:`\sqrt{\mathrm{dof}}\, \hat f_D \hat f_Y`. An estimate of f has a standard error of about
+    :math:`1 / \sqrt{\mathrm{dof}}`. So with z = 1.96 the result is
+
+    .. math:: \sqrt{\mathrm{dof}}\, f_D f_Y + z \sqrt{f_D^2 + f_Y^2} + z^2 / \sqrt{\mathrm{dof}},
+
+    where the last term is what two confounders of no strength do by chance.
     """
     f2_domain, f2_feature = (r2 / max(1 - r2, 1e-9) for r2 in (of_domain, of_feature))
     moved = np.sqrt(dof * f2_domain * f2_feature)
@@ -183,7 +190,11 @@ def moved_at_most(dof: float, of_domain: float, of_feature: float) -> float:
 
 
 def robustness_value(t: Any, dof: float) -> Any:
-    r"""Return s with :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}`, which may undo t errors."""
+    r"""Return the strength of a missing confounder that moves a map by t standard errors.
+
+    It is the share s of both the domain and the feature with
+    :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}` (the robustness value of Cinelli and Hazlett 2020).
+    """
     f2 = np.asarray(t, dtype=float) ** 2 / dof
     value = 0.5 * (np.sqrt(f2**2 + 4 * f2) - f2)
     return value if value.ndim else float(value)
@@ -192,8 +203,8 @@ def robustness_value(t: Any, dof: float) -> Any:
 def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
     r"""Return how far the map of every feature is off at most, and the strongest confounder.
 
-    One that was missed and explains shares :math:`R_D^2` and :math:`R_Y^2` of what the recorded
-    ones leave of the domain D and of a feature Y, mapped and given D, biases the shift by
+    A missed confounder that explains shares :math:`R_D^2` of the domain D given the recorded ones,
+    and :math:`R_Y^2` of a mapped feature Y given these and D, biases the shift by
     :math:`\sqrt{R_D^2 R_Y^2 / (1 - R_D^2)}\, \mathrm{sd}(Y | D, Z) / \mathrm{sd}(D | Z)`.
     """
     rows, is_query, X = _rows(domains)
@@ -214,14 +225,14 @@ def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
 
 
 def _rows(domains: Study) -> tuple[Array, Array, Array]:
-    """Return the numbers of some rows, which are of the query, and their features."""
+    """Return the numbers of a subsample of rows, a mask of query rows, and their features."""
     kept = np.flatnonzero(domains.kept())
     rows = kept[subsample(len(kept), _ROWS_OF_STRENGTHS)]
     return rows, domains.is_query[rows], domains.rows(rows)
 
 
 def _centred(X: Array, is_query: Array) -> Array:
-    """Return features off the mean of their domain, which stands for missing values."""
+    """Return features less the mean of their domain; missing values become that mean."""
     for mine in (is_query, ~is_query):
         X[mine] -= np.nanmean(X[mine], axis=0)
     return np.nan_to_num(X)
@@ -229,14 +240,14 @@ def _centred(X: Array, is_query: Array) -> Array:
 
 @dataclass(frozen=True)
 class _FirstFit:
-    """A map beside the rows it was fitted on, seen at the query's mean."""
+    """A fitted map and its rows; maps are compared by where they send the query's mean."""
 
     adapter: ConDoAdapter
     domains: Study
-    mean: Array  # of the query, in one row
-    shift: Array  # by which its mean moves
-    unit: Array  # standard deviations of the reference
-    errors: Array | None  # standard errors of the image of the mean
+    mean: Array  # (1, n_features): the query's mean
+    shift: Array  # (n_features,): image of the mean less the mean
+    unit: Array  # (n_features,): standard deviations of the reference
+    errors: Array | None  # (n_features,): standard errors of the image of the mean
 
     @classmethod
     def of(cls, adapter: ConDoAdapter, domains: Study) -> "_FirstFit":
@@ -252,9 +263,9 @@ class _FirstFit:
         return self.adapter.chosen_.recipe.needs == "samples" and bool(self.domains.continuous)
 
     def refit(self, domains: Study, same_family: bool = False) -> ConDoAdapter:
-        """Fit such an adapter to other domains, however small their overlap.
+        """Fit an adapter with the same settings to other domains, however small their overlap.
 
-        With `same_family`, `map="auto"` is the family that it chose for these domains.
+        With `same_family`, `map="auto"` is replaced by the family that was chosen before.
         """
         settings: dict[str, Any] = {"min_overlap": 0.0}
         if same_family and isinstance(self.adapter.map, str) and self.adapter.map == "auto":
@@ -265,7 +276,10 @@ class _FirstFit:
             return clone(self.adapter).set_params(**settings).fit_domains(domains)
 
     def moved(self, domains: Study) -> tuple[float, float, float | None, str]:
-        """Return how far the map of other domains is from this one, as `Sensitivity` says."""
+        """Refit to other domains and return how far the new map is from this one.
+
+        In standard deviations (root mean square, largest) and in standard errors, with a note.
+        """
         both = self.adapter, self.refit(domains)
         moved = np.abs(np.subtract(*(one.map_.without_links(self.mean)[0] for one in both)))
         moved_sd, largest_sd = rms(moved / self.unit), float((moved / self.unit).max())
@@ -275,7 +289,7 @@ class _FirstFit:
 
 
 def _left_out(fitted: _FirstFit) -> Iterator[Any]:
-    """Compare the map with those without one of the confounders."""
+    """Yield for every confounder how far the map moves if it is left out."""
     for confounder in fitted.domains.confounders:
         others = [other for other in fitted.domains.confounders if other is not confounder]
         try:
@@ -285,7 +299,7 @@ def _left_out(fitted: _FirstFit) -> Iterator[Any]:
 
 
 def _other_reliabilities(fitted: _FirstFit) -> Iterator[Any]:
-    """Compare the map with those for other reliabilities of continuous confounders."""
+    """Yield how far the map moves for other reliabilities of each continuous confounder."""
     several = fitted.domains.continuous
     for confounder in several:
         few = (0.8,) if fitted.is_slow else (1.0, 0.8)
@@ -298,7 +312,7 @@ def _other_reliabilities(fitted: _FirstFit) -> Iterator[Any]:
 
 
 def _recorded(domains: Study, dof: float) -> Iterator[dict[str, Any]]:
-    """Measure how much of the domain and of the features every confounder explains, alone."""
+    """Yield for every confounder the shares of domain and features that it explains by itself."""
     rows, is_query, X = _rows(domains)
     X = _centred(X, is_query)  # what it explains of features is judged within domains
     for confounder in domains.confounders:
@@ -313,7 +327,7 @@ def _recorded(domains: Study, dof: float) -> Iterator[dict[str, Any]]:
 
 
 def _explained(confounder: Confounder, rows: Array, Y: Array) -> tuple[Array, Array]:
-    """Return the share of the variance of every column that a confounder explains, and adjusted."""
+    """Return R squared and adjusted R squared of every column of Y, regressed on a confounder."""
     D, Y = design([confounder], rows, 3), Y - Y.mean(axis=0)
     left = (left_of(D, Y) ** 2).sum(axis=0) / ones_for_zeros((Y**2).sum(axis=0))
     n, p = len(Y), np.linalg.matrix_rank(D)
@@ -322,7 +336,10 @@ def _explained(confounder: Confounder, rows: Array, Y: Array) -> tuple[Array, Ar
 
 
 def _placebo(fitted: _FirstFit, n_splits: int, rng: np.random.Generator) -> Sheet:
-    """Fit maps between two parts of one domain, drawn at random or by confounders."""
+    """Fit maps between two parts of one domain, drawn at random or depending on confounders.
+
+    As the parts were measured in the same way, these maps should be the identity.
+    """
     if n_splits == 0:
         return Sheet({})
     domains, rows = fitted.domains, []
@@ -349,7 +366,11 @@ def _placebo(fitted: _FirstFit, n_splits: int, rng: np.random.Generator) -> Shee
 
 
 def _distance(adapter: ConDoAdapter, domains: Study) -> tuple[float, float, float]:
-    """Return how far a map is from the identity: shift, log-scale, and significant features."""
+    """Return how far a map is from the identity.
+
+    Three numbers: root mean squared shift in sd, the same of log-scales, and the share of features
+    whose shift is beyond two standard errors.
+    """
     affine = adapter.map_
     if affine.kind not in ("diagonal", "monotone"):  # errors of a matrix take many refits
         adapter.errors_ = None
@@ -371,7 +392,11 @@ def _alarms(domains: Study, rng: np.random.Generator) -> float:
 
 
 def _chances(domains: Study, name: str) -> dict[str, Array]:
-    """Return how likely every row plays the query: alike, or as confounders of domains differ."""
+    """Return probabilities that a row plays the query in a placebo: equal, or by confounders.
+
+    The second imitate how confounders differ between the real domains: they grow with the odds of
+    the other domain given z.
+    """
     chances = {"at random": np.full(len(domains.is_query), 0.5)}
     strata = domains.strata()
     if domains.continuous:
@@ -397,7 +422,7 @@ def _chances(domains: Study, name: str) -> dict[str, Array]:
 
 
 def _draw(domains: Study, probability: Array, rng: np.random.Generator) -> Array:
-    """Draw which rows play the query; rows of a subject go together."""
+    """Draw which rows play the query; all rows of a subject get the same draw."""
     coin = rng.random(len(probability))
     if domains.groups is not None:
         coin = rng.random(int(domains.groups.max()) + 1)[domains.groups]

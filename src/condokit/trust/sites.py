@@ -1,4 +1,4 @@
-"""A study as pairs: each site as it is, and all others, which their maps moved to the reference."""
+"""Many sites judged like two domains: one site as recorded, and all others after their maps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from condokit.trust.agreement import Agreement, agreement_of
 from condokit.trust.blocks import ComparableRows
 from condokit.trust.systematic import SystematicError, systematic_error
 
-_FOLDS = 5
-_MOST_VALUES = 5_000_000  # of a study that is fitted again without some of its bridges
+_FOLDS = 5  # of bridges that are held out
+_MOST_VALUES = 5_000_000  # rows times features; larger studies are not fitted again for that
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site with its map, beside all others."""
+    """A site with its map, to be compared with all others."""
 
     label: Any
     domains: Study  # the site as the query, all others as the reference
@@ -37,20 +37,21 @@ class Site:
     errors: StandardErrors | None
     known_from: str  # where the map was learned: "these rows" or "other rows"
     facts: BatchFacts
-    rows: Array  # of the site, on the scale of links
-    unit: Array  # standard deviations of the reference, on that scale
+    rows: Array  # (n_rows, n_features) of the site, after the links of its map, such as logarithms
+    unit: Array  # (n_features,) standard deviations of the reference, after the same links
     agreement: Agreement | None = None
 
     def doubts(self) -> Iterator[str]:
-        """Tell why errors cannot be trusted, beyond what two domains tell."""
+        """Yield reasons not to trust the errors that two domains cannot show."""
         if not self.domains.confounders and 0 < self.facts.bridges < FEW_SUBJECTS:
             yield f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do"
 
     def error(self, rows: ComparableRows) -> SystematicError | None:
-        """Return what is known of the systematic error of values of this site.
+        """Return the systematic error of values of this site; None if it is unknown.
 
-        Where maps were learned from these rows, their standard errors hold for the whole path to
-        the reference, and count bridges. Otherwise the site is fitted to the others again.
+        If the maps were learned from these rows, their own standard errors are used: they hold for
+        the whole path to the reference and count bridge samples. Otherwise a map of this site is
+        fitted again, against all others.
         """
         errors, believed, is_here = self.errors, self.map, self.known_from == "these rows"
         is_diagonal = self.map.kind == "diagonal"
@@ -67,7 +68,7 @@ class Site:
             believed, errors = again.maps_[self.label], again.errors_[self.label]
             if errors is None:
                 return None
-        R = rows.residuals(rows.after).copy()  # these may be the rows themselves
+        R = rows.residuals(rows.after).copy()  # a copy, as residuals may be the rows themselves
         for block in np.unique(rows.block):
             here = rows.block == block
             R[here] = R[here] - R[here].mean(axis=0)
@@ -77,7 +78,10 @@ class Site:
 def _error(
     site: Site, believed: Map, errors: StandardErrors, n_effective: float
 ) -> SystematicError:
-    """Return the squared errors of features before and after, their variances, and of the gain."""
+    """Return the systematic error of a site, given a believed map and its standard errors.
+
+    As in `condokit.trust.systematic`, for a believed map that is diagonal.
+    """
     x, unit = site.rows, site.unit
     h, p = site.map.without_links(x), believed.without_links(x)
     noise = mean_square(errors.std(x) / unit)
@@ -96,7 +100,7 @@ def _error(
 
 
 def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> Iterator[Site]:
-    """Yield every site that has a path to the reference, but the reference itself."""
+    """Yield every site that has a path to the reference, except the reference itself."""
     known, labels = adapter.report_.batches, study.labels
     here = [label for label in known if label in labels]
     base = next((label for label in here if len(known[label].path) == 1), None)
@@ -107,7 +111,7 @@ def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> 
     else:
         moved = [adapter.maps_[k].without_links(rows[labels.index(k)]) for k in here]
         unit = unit_of(np.concatenate(moved))
-    # of many values no profile is kept; one of several maps without it is none of this fit
+    # maps of large studies have no profile; if only some maps lack it, they are of another fit
     is_large = all(one.fitted_on is None for one in adapter.maps_.values())
     left_out = None if pairs is not None else _left_out(adapter, study)
     for label in here:
@@ -131,7 +135,7 @@ def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> 
 
 
 def mapped(adapter: BatchAdapter, study: Study, rows: Array) -> Array:
-    """Return rows of a study, mapped by the maps of their sites."""
+    """Return the rows with these numbers, each mapped by the map of its site."""
     X = study.rows(rows)
     for b, label in enumerate(study.labels):
         here = study.code[rows] == b
@@ -141,9 +145,10 @@ def mapped(adapter: BatchAdapter, study: Study, rows: Array) -> Array:
 
 
 def _left_out(adapter: BatchAdapter, study: Study) -> tuple[Array, Array, str] | None:
-    """Return the numbers of rows of bridges, and their values mapped by fits without them.
+    """Return numbers of the rows of bridge samples, and their values mapped by fits without them.
 
-    With too few other rows, or too many values, the maps of all rows are used instead.
+    The third result says how they were mapped. If the other rows are too few for a fit, or the
+    study is large, the maps of all rows are used instead. None if there are no bridges.
     """
     numbers = np.flatnonzero((study.bridge >= 0) & study.kept())
     if not len(numbers) or not study.is_whole:
@@ -163,7 +168,7 @@ def _left_out(adapter: BatchAdapter, study: Study) -> tuple[Array, Array, str] |
                 again.fit_study(some.with_bridges(np.where(out, -1, study.bridge)))
             mine = bridge % n_folds == fold
             values[mine] = mapped(again, study, numbers[mine])
-    except (ValueError, ArithmeticError, KeyError):  # the rest of the rows does not suffice
+    except (ValueError, ArithmeticError, KeyError):  # too few rows are left for a fit
         return numbers, mapped(adapter, study, numbers), "this map"
     return numbers, values, "left out"
 
@@ -171,7 +176,10 @@ def _left_out(adapter: BatchAdapter, study: Study) -> tuple[Array, Array, str] |
 def _agreement(
     adapter: BatchAdapter, study: Study, own: int, pairs: Any, left_out: Any, min_cell: int
 ) -> Agreement | None:
-    """Compare rows of a site with rows of the same samples elsewhere, mapped to the reference."""
+    """Compare rows of a site with rows of the same samples at other sites, all mapped.
+
+    The samples are those of `pairs` or, if there are none, of bridges (`left_out`).
+    """
     if pairs is not None:
         first, second = row_numbers(pairs, [("X", len(study.code))] * 2)
         one, two = study.code[first] == own, study.code[second] == own
@@ -198,7 +206,7 @@ def _agreement(
 
 
 def _elsewhere(adapter: BatchAdapter, study: Study, numbers: Array, i: int, own: int) -> int:
-    """Return the place of a row of the same sample in another site, best in the reference."""
+    """Return the position of a row of the same sample at another site, best the reference."""
     same = np.flatnonzero(
         (study.bridge[numbers] == study.bridge[numbers[i]]) & (study.code[numbers] != own)
     )

@@ -1,4 +1,4 @@
-"""Whether one map fits all strata: what it leaves should not depend on the confounders."""
+"""Tests whether one map fits all strata: what it leaves should not depend on the confounders."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.records import Finding, Sheet
 from condokit.trust.blocks import ComparableRows
 
-_FEWEST_ROWS = 8  # of a domain in a block that is compared with others
-_MUCH = 0.2  # standard deviations that strata may disagree by, whatever the map gains,
-_OF_GAIN = 0.5  # or more than this share of what it gains
-_LEVEL = 0.01  # of a feature that is named
-_MOST_NAMED = 3
+_FEWEST_ROWS = 8  # of each domain in a block that is compared with other blocks
+_MUCH = 0.2  # standard deviations by which strata may disagree, whatever the map gains,
+_OF_GAIN = 0.5  # or the share of the gain: a larger disagreement is a doubt
+_LEVEL = 0.01  # of adjusted p-values of features that are named
+_MOST_NAMED = 3  # features
 _ENDS = ("lowest", "highest")
 _ADVICE = said(
     "Try {@map='monotone'}; look for a confounder that is not used, or a device that answers "
@@ -25,13 +25,13 @@ _ADVICE = said(
 
 @dataclass(frozen=True)
 class Disagreement:
-    """How far strata are from what one map does to all of them."""
+    """How far one map for all strata is off in each of them."""
 
-    sheet: Sheet  # for every feature
-    square: Array  # unbiased: the mean squared deviation of strata beyond chance, of every feature
-    variance: Array  # of `square`
-    by_strata: bool  # or by blocks of equal propensity
-    unit: Array  # in which these are: standard deviations of the reference within strata
+    sheet: Sheet  # a row for every feature
+    square: Array  # (n_features,) unbiased mean squared deviation of strata, beyond chance
+    variance: Array  # (n_features,) sampling variance of `square`
+    by_strata: bool  # else blocks of similar propensity
+    unit: Array  # (n_features,) the unit of all: standard deviation of the reference within blocks
 
     def pooled(self, n_effective: float) -> tuple[float, float]:
         """Return the error that strata add, over all features, and its lower 90% limit."""
@@ -40,10 +40,11 @@ class Disagreement:
         return float(np.sqrt(max(square, 0.0))), float(np.sqrt(max(low, 0.0)))
 
     def finding(self, gain: float, n_effective: float) -> Finding | None:
-        """Say that one map does not fit all strata, if the error of that matters.
+        """Return a finding that one map does not fit all strata, if the error of that matters.
 
-        It does if it is more than half of what the map `gain`s, or surely above .2 sd; both are
-        root mean squares in standard deviations. Any disagreement is certain with enough rows.
+        It matters if it is more than half of the map's `gain`, or if its lower limit is above .2
+        sd; both are root mean squares in standard deviations. Significance alone is no reason:
+        with enough rows any disagreement is significant.
         """
         if not len(self.square):
             return None
@@ -57,7 +58,7 @@ class Disagreement:
         )
 
     def note(self) -> Finding | None:
-        """Name features in which strata disagree, also if that is little over all features."""
+        """Return a note that names features in which strata clearly disagree, if there are any."""
         if not len(self.square):
             return None
         hit = (np.array(self.sheet["p_adjusted"]) < _LEVEL) & (self.square > _MUCH**2)
@@ -65,7 +66,7 @@ class Disagreement:
         return Finding("note", text, _ADVICE) if hit.any() else None
 
     def beyond(self, unit: Array) -> tuple[Array, Array]:
-        """Return the square that features certainly have in other units, 0 else, and variances."""
+        """Return `square` and its variance in other units; 0 for features within chance."""
         if not len(self.square):
             return np.zeros(len(unit)), np.zeros(len(unit))
         hit = (np.array(self.sheet["p_adjusted"]) < _LEVEL) & (self.square > 0)
@@ -73,7 +74,7 @@ class Disagreement:
         return ratio * self.square, ratio**2 * self.variance
 
     def _named(self, hit: Array) -> str:
-        """List the features that are hit, those in which strata disagree most first."""
+        """List the marked features as text, those in which strata disagree most first."""
         found, told, worst = self.sheet, [], np.argsort(-self.square, kind="stable")
         worst = worst[hit[worst]]
         for j in worst[:_MOST_NAMED]:
@@ -89,16 +90,17 @@ def specification(
 ) -> Disagreement:
     r"""Compare how the mapped query differs from the reference in all strata, by feature.
 
-    R are the residuals of mapped rows given the confounders, `rows.residuals(rows.after)`.
-    With :math:`\delta_k` the difference of means within block k, v its variance and weights 1 / v,
-    Welch's F compares :math:`\sum_k (\delta_k - \bar\delta)^2 / v_k` with chance; the logarithms of
-    ratios of mean distances from medians are compared likewise. `p` is twice the smaller. With
-    shares :math:`w_k` of query rows the size of the disagreement is the square root of
+    `R` are the residuals of mapped rows given the confounders, `rows.residuals(rows.after)`.
+    Blocks are combinations of categories; given continuous confounders, bins of the propensity.
+    Let :math:`\delta_k` be the difference of means (query less reference) within block k, and
+    :math:`v_k` its variance. Welch's F test asks whether all :math:`\delta_k` are equal; as in
+    Levene's test, a second one asks the same of log-ratios of mean distances from medians, that is
+    of spreads. `p` is twice the smaller p-value. The size of the disagreement is the square root of
 
     .. math:: \sum_k w_k (\delta_k - \sum_l w_l \delta_l)^2 - \sum_k w_k (1 - w_k) v_k,
 
-    which has the mean zero if strata agree, in standard deviations of the reference. Blocks are
-    categories, or of equal propensity given continuous confounders.
+    with :math:`w_k` the block's share of query rows, in standard deviations of the reference. The
+    second sum is the expectation of the first if strata agree.
     """
     pairs = [[b[rows.is_query[b]], b[~rows.is_query[b]]] for b in rows.shared_blocks()]
     pairs = [pair for pair in pairs if min(map(len, pair)) >= _FEWEST_ROWS]
@@ -131,11 +133,13 @@ def specification(
 
 
 def _between(delta: Array, v: Array, w: Array) -> tuple[Array, Array, Array]:
-    r"""Return how far blocks are off, the mean square of that beyond chance, and its variance.
+    r"""Return deviations of blocks, their mean square beyond chance, and its variance.
 
-    With :math:`A = diag(w) - w w'` and errors :math:`V = diag(v)` the square is
-    :math:`\delta' A \delta - tr(A V)`, of variance :math:`2 tr(A V A V) + 4 \mu' A V A \mu`; the
-    second term is estimated by its mean for the observed differences less that of chance.
+    `delta` and `v` have the shape (n_blocks, n_features), `w` (n_blocks,). With
+    :math:`A = diag(w) - w w'` and :math:`V = diag(v)`, the square is
+    :math:`\delta' A \delta - tr(A V)`. If :math:`\delta` is normal with mean :math:`\mu`, its
+    variance is :math:`2 tr(A V A V) + 4 \mu' A V A \mu`. For the unknown :math:`\mu` in the second
+    term, :math:`\delta` is used, and what errors add to that in expectation is subtracted.
     """
     off = delta - w @ delta
     A = np.diag(w) - np.outer(w, w)
@@ -146,13 +150,17 @@ def _between(delta: Array, v: Array, w: Array) -> tuple[Array, Array, Array]:
 
 
 def _moments(parts: list[list[Array]]) -> tuple[Array, Array]:
-    """Return means and variances of the rows of every block and side."""
+    """Return means and variances of every block and domain: (n_blocks, 2, n_features)."""
     mean = np.array([[x.mean(axis=0) for x in pair] for pair in parts])
     return mean, np.array([[x.var(axis=0, ddof=1) for x in pair] for pair in parts])
 
 
 def _welch(mean: Array, var: Array, n: Array, each: float) -> tuple[Array, Array]:
-    """Return p of Welch's test that differences of two sides are equal, and their variances."""
+    """Return p-values of Welch's test that differences are equal in all blocks; their variances.
+
+    `mean`, `var` and `n` have the shape (n_blocks, 2, ...); `each` is the mean number of rows per
+    subject, by which variances are multiplied.
+    """
     delta, parts = mean[:, 0] - mean[:, 1], each * var / n
     v, k = parts.sum(axis=1), len(delta)
     dof, w = v**2 / (parts**2 / (n - 1)).sum(axis=1), 1 / v
