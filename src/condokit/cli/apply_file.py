@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
+from click import UsageError
 
 from condokit.checks import Array, FileError, did_you_mean, listing
 from condokit.cli.options import SHEET
@@ -82,8 +82,8 @@ class MapsOfBatches:
     def __init__(self, adapter: Any, batch: str | None, inverse: bool = False) -> None:
         column = batch or dict(adapter.provenance_).get("column")
         if column is None:
-            text = "Name the column of the batches with --batch, or the batch of all rows with "
-            raise click.UsageError(f"{text}--batch-label: {listing(adapter.maps_, 12)}.")
+            text = "Name the column of the batches with --batch, or the batch of all rows "
+            raise UsageError(f"{text}with --batch-label: {listing(adapter.maps_, 12)}.")
         self.column: str = column
         self.maps = {k: one.inverse() if inverse else one for k, one in adapter.maps_.items()}
         self.known = {str(label): label for label in self.maps}
@@ -113,16 +113,16 @@ def one_or_many(
     batch, label = labels.pop("batch", None), labels.pop("batch_label", None)
     if known.kinds != ("batches",):
         if batch is not None or label is not None:
-            raise click.UsageError(f"{path} holds one map, for which there are no batches.")
+            raise UsageError(f"{path} holds one map, for which there are no batches.")
         if inverse:
             known = known.pseudo_inverse() if known.is_rectangular else known.inverse()
         return OneMap(known, **labels)
     if any(value is not None for value in labels.values()):
-        raise click.UsageError("--domain and its labels do not go with maps of batches: --batch.")
+        raise UsageError("With maps of many batches, use --batch in place of --domain.")
     if label is None:
         return MapsOfBatches(known, batch, inverse)
     if batch is not None:
-        raise click.UsageError("Give --batch or --batch-label, not both.")
+        raise UsageError("Give --batch or --batch-label, not both.")
     one = map_of_label(known, label)
     return OneMap(one.inverse() if inverse else one)
 

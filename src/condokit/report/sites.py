@@ -115,7 +115,7 @@ def _features(adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation) 
     found = {}
     for label, one in evaluation.evaluations.items():
         maps = _parameters(adapter, study, label).columns
-        found[str(label)] = Sheet({**maps, **one.features.columns})
+        found[str(label)] = Sheet({**maps, **pieces.of_features(one)})
     return Sheet({"batch": [], "feature": []} | stacked(found).columns)
 
 
