@@ -261,8 +261,7 @@ def _check_ways(
     if batch is None and not more:
         check_label(domain, reference_label, options["query_label"])
         if options["bridge"] is not None or options["keep_unreachable"]:
-            text = "--bridge and --keep-unreachable need --batch, or one table per batch"
-            raise UsageError(f"{text}.")
+            raise UsageError("--bridge and --keep-unreachable need --batch, or a table per batch.")
     if options["labels"] and not more:
         raise UsageError("--labels can only be used with several tables, one per batch.")
     if [new, reference, *more].count("-") > 1:
