@@ -321,7 +321,8 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
                     source.types[name] = wanted
         many = options.get("batch") or options.get("more")
         if features is not None and not (many and features == ["common"]):
-            chosen = [first[i] for i in Table(_empty(sources[0])).find(features, set(taken))]
+            table = Table(_empty(sources[0]), sources[0].path)
+            chosen = [first[i] for i in table.find(features, set(taken))]
             for source in sources:
                 check_names(source.path, source.names, chosen)
                 rows = source.parts(chosen)
