@@ -119,9 +119,9 @@ def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str
         yield "map", map_intervals(adapter)
     elif isinstance(adapter, ConDoAdapter) and adapter.map_.kind == "monotone":
         yield "map", map_curves(adapter)
-    known: Pictures | None = evaluation.pictures
-    if known is not None:
-        yield "components", components(evaluation)
+    if (known := evaluation.pictures) is not None:
+        if known.n_features > 1:
+            yield "components", components(evaluation)
         yield "variance", variance(evaluation)
         if known.confounders:
             yield "confounders", confounders(evaluation)

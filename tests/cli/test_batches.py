@@ -159,7 +159,7 @@ def test_an_unknown_batch_is_named(made, capsys):
     made.table.drop(columns="site").to_csv("new.csv", index=False)
     code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
     assert code == 2
-    assert "has no column 'site'" in err
+    assert "has no column 'site'. Name the column of the batches with --batch or" in err
 
 
 def test_a_report_with_table_figures_and_tolerances(made, capsys):

@@ -91,7 +91,10 @@ def test_a_column_that_is_text_in_one_table_is_no_feature(made, capsys):
         (["A.csv", "./A.csv"], "different labels"),
         (["A.csv", "B.csv"], "--reference-label must name"),
         (["A.csv", "B.csv", *STUDY, "--adapted", "x.csv"], "use condokit apply"),
-        (["all.csv", "--batch", "site", *STUDY, "--labels", "x"], "--labels can only be used with several"),
+        (
+            ["all.csv", "--batch", "site", *STUDY, "--labels", "x"],
+            "--labels can only be used with several",
+        ),
         (["-", "-", *STUDY], "Standard input"),
     ],
 )

@@ -82,8 +82,7 @@ class MapsOfBatches:
     def __init__(self, adapter: Any, batch: str | None, inverse: bool = False) -> None:
         column = batch or dict(adapter.provenance_).get("column")
         if column is None:
-            text = "Name the column of the batches with --batch, or the batch of all rows "
-            raise UsageError(f"{text}with --batch-label: {listing(adapter.maps_, 12)}.")
+            raise UsageError(_which(adapter.maps_))
         self.column: str = column
         self.maps = {k: one.inverse() if inverse else one for k, one in adapter.maps_.items()}
         self.known = {str(label): label for label in self.maps}
@@ -104,6 +103,11 @@ class MapsOfBatches:
 
     def tell(self) -> None:
         """Say nothing: every row has its map."""
+
+
+def _which(maps: Any) -> str:
+    text = "Name the column of the batches with --batch or, if all rows are of one batch, the batch"
+    return f"{text} with --batch-label: {listing(maps, 12)}."
 
 
 def one_or_many(
@@ -153,8 +157,9 @@ def apply_to_file(
     one, n_rows = next(iter(rule.maps.values())), 0
     names, place = one.feature_names, (incoming, output, output_format, force)
     with _opened(*place, names, rule.column, reading) as (scan, write):
-        if rule.column is not None:
-            check_names(incoming, scan.names, [rule.column])
+        if isinstance(rule, MapsOfBatches) and rule.column not in scan.names:
+            raise FileError(f"{incoming} has no column {rule.column!r}. {_which(rule.maps)}")
+        check_names(incoming, scan.names, [rule.column] if rule.column else [])
         monitors = Monitors(rule.maps, scan.names, len(scan.names))
         if monitors.stops:
             if output is None:

@@ -151,8 +151,7 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
     from condokit.data.records import plain
 
     if data["batch"] is None and not data["more"]:
-        text = "condokit plan needs --batch COLUMN, or one table per batch."
-        raise UsageError(text)
+        raise UsageError("condokit plan needs --batch COLUMN, or one table per batch.")
     adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
     study: Any = read_data(**data)
     found = adapter.plan_study(study, n, data["bridge"], data["groups"])

@@ -47,8 +47,7 @@ def _one_for_each(
 ) -> dict[str, bytes]:
     """Return a file for each batch in a folder, which is made."""
     if not is_folder(path):
-        text = f"--{language}: many batches need a folder, {path}/, or choose one, --batch-label."
-        raise UsageError(text)
+        raise UsageError(f"--{language}: many batches need a folder ({path}/), or --batch-label.")
     names = [re.sub(r"[^\w.-]", "_", str(label)).lstrip(".") or "_" for label in maps]
     if len({name.casefold() for name in names}) < len(names):
         raise UsageError("Two labels give the same file name: use --batch-label for each.")

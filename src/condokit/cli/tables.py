@@ -261,8 +261,7 @@ def _check_ways(
     if batch is None and not more:
         check_label(domain, reference_label, options["query_label"])
         if options["bridge"] is not None or options["keep_unreachable"]:
-            text = "--bridge and --keep-unreachable need --batch, or one table per batch"
-            raise UsageError(f"{text}.")
+            raise UsageError("--bridge and --keep-unreachable need --batch, or a table per batch.")
     if options["labels"] and not more:
         raise UsageError("--labels can only be used with several tables, one per batch.")
     if [new, reference, *more].count("-") > 1:
@@ -322,7 +321,8 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
                     source.types[name] = wanted
         many = options.get("batch") or options.get("more")
         if features is not None and not (many and features == ["common"]):
-            chosen = [first[i] for i in Table(_empty(sources[0])).find(features, set(taken))]
+            table = Table(_empty(sources[0]), sources[0].path)
+            chosen = [first[i] for i in table.find(features, set(taken))]
             for source in sources:
                 check_names(source.path, source.names, chosen)
                 rows = source.parts(chosen)
