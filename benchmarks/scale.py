@@ -119,7 +119,7 @@ def run(place, repeats, floors):
     for kind, confounders in {} if floors else CONFOUNDERS.items():
         file, moved = place / f"{kind}.json", place / "out" / "moved.parquet"
         given = ["--domain", "domain", "--reference-label", "old", "-c", confounders]
-        fit = ["-m", "condokit.cli", "fit", files, *given, "-f", "x*", "-o", file, "--quiet"]
+        fit = ["-m", "condokit", "fit", files, *given, "-f", "x*", "-o", file, "--quiet"]
         ours = found[f"fit, {kind}"] = measured(fit, repeats, file)
         if "failed" not in ours:
             told = [sys.executable, "-c", ERROR, str(file), kind]
@@ -127,7 +127,7 @@ def run(place, repeats, floors):
         show(f"fit, {kind}", ours, found["means"], AIMS[kind])
         if "failed" in ours:
             continue
-        apply = ["-m", "condokit.cli", "apply", file, files, "-o", moved]
+        apply = ["-m", "condokit", "apply", file, files, "-o", moved]
         found[f"apply, {kind}"] = measured(apply, repeats, moved)
         show(f"apply, {kind}", found[f"apply, {kind}"], found["copy"], AIMS[kind])
     return found

@@ -20,7 +20,7 @@ def main(repeats=7):
             for _ in range(repeats)
         ]
         print(f"{code}: {np.median(ratios):.2f} times scikit-learn's preprocessing (aim 1.3)")
-    took = min(seconds("-m", "condokit.cli", "--help") for _ in range(repeats))
+    took = min(seconds("-m", "condokit", "--help") for _ in range(repeats))
     print(f"condokit --help: {took:.2f} s (aim 0.3)")
 
 

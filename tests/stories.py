@@ -124,5 +124,5 @@ def data(folder, suffix="csv"):
 
 def call(*arguments, **options):
     """Run a command in a process of its own."""
-    command = [sys.executable, "-m", "condokit.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "condokit", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, timeout=120, check=False, **options)

@@ -340,6 +340,24 @@ def test_adapt_names_the_extra(monkeypatch):
         condokit.anndata.adapt(data, **KEYS)
 
 
+def test_a_file_with_the_text_of_pandas_3_maps_other_cells(tmp_path):
+    """What the FAQ advises to those who have anndata 0.12 and pandas 3."""
+    text_option(True)
+    with (
+        pd.option_context("mode.string_storage", "python"),
+        anndata.settings.override(allow_write_nullable_strings=True),
+    ):
+        X = np.random.default_rng(0).normal(5, 1, size=(80, 3))
+        obs = pd.DataFrame({"batch": ["old", "new"] * 40}, index=[f"c{i}" for i in range(80)])
+        data = anndata.AnnData(X + (obs["batch"] == "new").to_numpy()[:, None], obs=obs)
+        assert obs["batch"].dtype == "str"
+        condokit.anndata.adapt(data, batch_key="batch", reference="old")
+        data.write_h5ad(tmp_path / "text.h5ad")
+        month = anndata.AnnData(data.X[:9], obs=data.obs[:9])
+        condokit.anndata.apply(month, from_uns_of=anndata.read_h5ad(tmp_path / "text.h5ad"))
+    np.testing.assert_array_equal(month.layers["condokit"], data.layers["condokit"][:9])
+
+
 def test_maps_are_kept_for_next_month(tmp_path):
     data, _ = cells()
     condokit.anndata.adapt(data, **KEYS)

@@ -298,7 +298,7 @@ def test_tables_that_are_none_are_refused(tmp_path, capsys, table):
     AffineMap([2.0], [1.0], ["a"]).save(tmp_path / "map.json")
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(tmp_path / "map.json"), "--sql", "-", "--table", table])
-    assert "is no TABLE or SCHEMA.TABLE" in capsys.readouterr().err
+    assert "is neither TABLE nor SCHEMA.TABLE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -1,4 +1,4 @@
-"""Batches of an AnnData made comparable, in the conventions of scanpy."""
+"""Maps the batches of an AnnData to one of them, in the conventions of scanpy."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from condokit.io.formats import need
 from condokit.trust.evaluate import evaluate as evaluate_maps
 
 __all__ = ["adapt", "apply"]
-_EVALUATED = 20_000_000  # values up to which the maps are evaluated
+_EVALUATED = 20_000_000  # largest number of values for which maps are evaluated by default
 
 
 def adapt(
@@ -35,49 +35,52 @@ def adapt(
     key_added: str = "condokit",
     inplace: bool = True,
 ) -> Any:
-    """Map the cells of all batches to one of them, given what confounds them; `X` stays.
+    """Map the cells of all batches to one batch, given confounders; `X` itself is not changed.
 
-    Variables that are zero in more than 80% of the cells of a batch are left as they are, unless
-    they are named.
+    Variables that are zero in more than 80% of the cells of a batch are not mapped, unless they are
+    named in `features`.
 
     Parameters
     ----------
     adata : AnnData
-        Cells of all batches; sparse, backed and lazy ones are read in blocks.
+        Cells of all batches; sparse, backed and lazy data are read in blocks.
     batch_key : str
         The column of `obs` with the batch of each cell.
     reference : label, "auto" or "consensus"
         The batch to map to; see `BatchAdapter`.
     confounder_keys : str or list of str, default=None
-        Columns of `obs` with what differs between batches for other reasons, such as cell types.
+        Columns of `obs` that differ between batches for reasons that are not technical, such as
+        cell types.
     layer, use_rep : str, default=None
-        A key of `layers` or of `obsm` whose values are mapped in place of `X`.
+        A key of `layers` or of `obsm`, whose values are mapped instead of `X`.
     features : str or list of str, default=None
-        Names or patterns of the variables to map; others are left as they are.
+        Names or patterns of the variables to map; others stay unchanged.
     bridge, groups : str, default=None
-        Columns of `obs`: equal values of `bridge` are one sample in several batches, `groups` is
-        the subject of each cell; see `BatchAdapter.fit`.
+        Columns of `obs`: cells with the same value of `bridge` are one sample measured in several
+        batches; `groups` is the subject of each cell; see `BatchAdapter.fit`.
     map : str or MapFamily, default="location-scale"
-        The kind of the maps, as in `ConDoAdapter`.
+        The family of maps, as in `ConDoAdapter`.
     missing : {"raise", "drop", "impute"}, default="raise"
-        What to do with cells that lack a confounder, as in `ConDoAdapter`.
+        What to do with cells whose confounders are missing, as in `ConDoAdapter`.
     unreachable : {"raise", "keep"}, default="raise"
         What to do with batches that cannot be compared, as in `BatchAdapter`.
     evaluate : bool or None, default=None
         Whether to judge the maps by `condokit.evaluate`; None does so up to 20 million values.
     key_added : str, default="condokit"
-        The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``. Under the same
-        key, `uns` has parameters, batches with their expected errors in sd of the reference, the
-        number of variables left alone, shares of mapped values that became negative, warnings,
-        verdicts with their doubts, and "maps", the map file as text, which `apply` reads. Anything
-        else under this key is not replaced. ``var[f"{key_added}_mapped"]`` marks mapped variables.
+        The mapped values are written to `layers[key_added]`, or to
+        ``obsm[f"{use_rep}_{key_added}"]``. `uns` gets, under the same key, the parameters, a table
+        of batches with their expected errors in sd of the reference, the number of variables that
+        were not mapped, the shares of mapped values that became negative, warnings, verdicts with
+        reasons for doubt, and "maps", the map file as text, which `apply` reads. If `uns` has
+        something else under this key, an error is raised. ``var[f"{key_added}_mapped"]`` marks the
+        variables that were mapped.
     inplace : bool, default=True
-        Whether to write into `adata`, or into a copy in memory, which is returned.
+        Whether to write into `adata`. If not, a copy in memory is returned.
 
     Returns
     -------
     AnnData or None
-        The copy, or nothing if `inplace`.
+        The copy; None if `inplace`.
 
     See Also
     --------
@@ -137,27 +140,27 @@ def apply(
     key_added: str = "condokit",
     inplace: bool = True,
 ) -> Any:
-    """Map new cells of known batches by the maps that `adapt` left in another AnnData.
+    """Map new cells of known batches by the maps that `adapt` has stored in another AnnData.
 
     Parameters
     ----------
     adata : AnnData
         Cells of batches that have a map; no confounders are needed.
     from_uns_of : AnnData
-        What `adapt` was called with, or read from its file.
+        The AnnData with the result of `adapt`, also if it was saved and read again.
     batch_key : str or None, default=None
-        The column of `obs` with the batch of each cell; by default as it was called then.
+        The column of `obs` with the batch of each cell; None is the name that `adapt` was given.
     layer, use_rep : str, default=None
-        As in `adapt`, with the same meaning as then.
+        As in `adapt`; they must name the same kind of values.
     key_added : str, default="condokit"
-        As in `adapt`: where the maps are, and the name of the result.
+        As in `adapt`: the key under which the maps are stored, and that of the result.
     inplace : bool, default=True
-        Whether to write into `adata`, or into a copy in memory, which is returned.
+        Whether to write into `adata`. If not, a copy in memory is returned.
 
     Returns
     -------
     AnnData or None
-        The copy, or nothing if `inplace`.
+        The copy; None if `inplace`.
 
     Examples
     --------
@@ -191,7 +194,7 @@ def apply(
 
 
 def _check_keys(adata: Any, keys: dict[str, Any]) -> None:
-    """Refuse what is no AnnData, and columns that `obs` does not have."""
+    """Raise an error if `adata` is no AnnData, or if `obs` lacks one of the columns."""
     kind = need("anndata", "adapt needs anndata", "anndata").AnnData
     if not isinstance(adata, kind):
         raise TypeError(f"'adata' must be an AnnData. Got {type(adata).__name__}.")
@@ -202,7 +205,7 @@ def _check_keys(adata: Any, keys: dict[str, Any]) -> None:
 
 
 def _result(adata: Any, use_rep: str | None, key_added: str) -> str:
-    """Return the name of the result; refuse one under which `uns` has something else."""
+    """Return the key of the result; raise an error if `uns` has something else under it."""
     name = key_added if use_rep is None else f"{use_rep}_{key_added}"
     held = adata.uns.get(name)
     if held is not None and not (isinstance(held, dict) and "params" in held):
@@ -212,7 +215,7 @@ def _result(adata: Any, use_rep: str | None, key_added: str) -> str:
 
 
 def _own(adata: Any, inplace: bool) -> Any:
-    """Return what is written into."""
+    """Return the AnnData into which results are written: itself, or a copy in memory."""
     if inplace:
         return adata
     return adata.to_memory() if adata.isbacked else adata.copy()
@@ -221,9 +224,9 @@ def _own(adata: Any, inplace: bool) -> Any:
 def _write(
     adata: Any, adapter: BatchAdapter, part: Any, batch_key: str, use_rep: str | None, result: str
 ) -> list[Note]:
-    """Write mapped values, and which variables they are of; return what was warned of."""
+    """Write the mapped values and the mark of mapped variables; return the warnings."""
     labels = part.obs[batch_key]
-    known = {str(label): label for label in adapter.maps_}  # as a file has them
+    known = {str(label): label for label in adapter.maps_}  # labels from a file may be text
     with noting() as notes:
         values = adapter.transform(part, batch=[known.get(str(x), x) for x in labels]).X
     if use_rep is not None:
@@ -236,7 +239,7 @@ def _write(
 
 
 def _part(adata: Any, layer: str | None, use_rep: str | None) -> Any:
-    """Return AnnData with the values that are mapped as X."""
+    """Return an AnnData whose X has the values that are to be mapped."""
     kind = type(adata)
     if layer is not None and use_rep is not None:
         raise ValueError("Give 'layer' or 'use_rep', not both.")
@@ -253,7 +256,7 @@ def _part(adata: Any, layer: str | None, use_rep: str | None) -> Any:
 
 
 def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[str, Any]:
-    """Return what is known of the maps, as an .h5ad file can hold it."""
+    """Return facts about the maps in types that an .h5ad file can hold."""
     said = {note.sentence.code: note.sentence.fields for note in notes}
     report, negative = adapter.report_, said.get("negative-values", {})
     facts, n_alone = list(report.batches.values()), n_variables - len(adapter.feature_names_in_)
@@ -278,4 +281,5 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
 
 
 def _texts(values: Iterable[Any]) -> Any:
+    """Return values as an array of text."""
     return np.array([str(value) for value in values], dtype=object)

@@ -1,4 +1,4 @@
-"""Our exceptions and warnings, and the checks that word them."""
+"""Exceptions and warnings of condokit, how their sentences are made, and checks of arguments."""
 
 import difflib
 import logging
@@ -29,8 +29,8 @@ Missing = Literal["raise", "drop", "impute"]
 # of a constant: fourth powers of values over 2 ** 53 rows, and squares of the ratio of two spreads,
 # are numbers in double precision.
 LARGEST, SMALLEST = 1e50, 1e-50
-LEAST_WEIGHT = 1e-12  # of a row, below which it counts as left out
-# classes that are gone: how they were asked for by name, and what to use in their place
+LEAST_WEIGHT = 1e-12  # rows with a smaller weight count as excluded
+# classes that were removed: the argument that named them, and what to use instead
 _REMOVED = {
     "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
     "Jeffreys": ("divergence='jeffreys'", "{@divergence='reverse-kl'} or 'forward-kl'"),
@@ -41,7 +41,7 @@ _REMOVED = {
 }
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
-LOG = logging.getLogger("condokit")  # all warnings are told here, too
+LOG = logging.getLogger("condokit")  # all warnings are logged as well
 LOG.addHandler(logging.NullHandler())
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
@@ -92,7 +92,7 @@ class FileError(ValueError):
 
 
 class NeedsRows(ValueError):
-    """Single rows are needed, which are not in memory, or which sums do not tell.
+    """Single rows are needed, but they are not in memory, or only sums over rows are known.
 
     Examples
     --------
@@ -107,12 +107,12 @@ class NeedsRows(ValueError):
 
 
 class Sentence(str):
-    """What an error, a warning or a finding says, made when it is read.
+    """The text of an error, a warning or a finding, which names arguments as its reader does.
 
-    As text it speaks to Python users; `str()` and f-strings speak to whoever reads, see `naming`.
-    In the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, ``{f:names}`` a list of
-    features, and ``{@map='shift'}`` or ``{@`features`}`` an argument, which the command line calls
-    by its own name.
+    The string itself is for Python users. `str()` and f-strings make the text for the present
+    reader, who may be a user of the command line, where arguments are options; see `naming`. In
+    the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, ``{f:names}`` a list of
+    features, and ``{@map='shift'}`` or ``{@`features`}`` an argument.
     """
 
     template: str
@@ -120,7 +120,7 @@ class Sentence(str):
     code: str  # what kind of message it is, for programs
 
     def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> "Sentence":
-        """Keep the template and its fields, and be the text that they make in Python."""
+        """Make the text for Python users, and keep the template and its fields."""
         self = super().__new__(cls, _Words(str, whole).vformat(template, (), fields))
         self.template, self.fields, self.code = template, fields, code
         return self
@@ -128,7 +128,7 @@ class Sentence(str):
     def told(
         self, naming: Callable[[str], str] = str, rows: Callable[[Any], str] | None = None
     ) -> str:
-        """Return the text with arguments called by `naming`, and numbers of rows told by `rows`."""
+        """Return the text; `naming` translates arguments, `rows` formats numbers of rows."""
         return _Words(naming, rows or whole).vformat(self.template, (), self.fields)
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Sentence(str):
 
 
 class _Words(Formatter):
-    """Fills in a template for one kind of reader."""
+    """Formats a template for one kind of reader."""
 
     def __init__(self, naming: Callable[[str], str], rows: Callable[[Any], str]) -> None:
         self.naming, self.rows = naming, rows
@@ -174,13 +174,13 @@ def said(template: str, **fields: Any) -> Sentence:
 
 
 def refusal(template: str, **fields: Any) -> ValueError:
-    """Return the error that refuses what a user gave; see `Sentence`."""
+    """Return a ValueError for invalid input of the user; see `Sentence` for the template."""
     return ValueError(Sentence(template, fields))
 
 
 @contextmanager
 def naming(names: Callable[[str], str]) -> Iterator[None]:
-    """Call arguments by other names in all that is said meanwhile."""
+    """Translate the names of arguments in all sentences that are made within the block."""
     before = _naming.set(names)
     try:
         yield
@@ -198,12 +198,12 @@ class _Coded(UserWarning):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What it tells of."""
+        """The names and figures in its text."""
         return getattr(self.args[0], "fields", {})
 
 
 class LowOverlapWarning(_Coded):
-    """The comparison rests on a part of the data only.
+    """Only a part of the data carries the comparison of the domains.
 
     Its `code` says what kind of warning it is, and `fields` holds the figures.
 
@@ -222,7 +222,7 @@ class LowOverlapWarning(_Coded):
 
 
 class IdentifiabilityWarning(_Coded):
-    """The data do not determine a part of the map, which is then left at its simplest.
+    """The data do not determine a part of the map, which is then kept simple.
 
     Its `code` says what kind of warning it is, and `fields` holds the figures.
 
@@ -242,7 +242,7 @@ class IdentifiabilityWarning(_Coded):
 
 @dataclass(frozen=True)
 class Note:
-    """A warning that is kept with a fit."""
+    """A warning that is kept in the record of a fit."""
 
     category: str
     sentence: Sentence
@@ -250,7 +250,10 @@ class Note:
 
 @contextmanager
 def noting(notes: list[Note] | None = None) -> Iterator[list[Note]]:
-    """Keep our warnings, after others if some are given, whether or not the user sees them."""
+    """Collect condokit's warnings in a list, also those that the user's filters do not show.
+
+    They are appended to `notes`, if given.
+    """
     notes = [] if notes is None else notes
     before = _notes.set(notes)
     try:
@@ -261,7 +264,7 @@ def noting(notes: list[Note] | None = None) -> Iterator[list[Note]]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Neither show warnings nor note them."""
+    """Suppress warnings within the block: they are neither shown nor collected."""
     token = _is_quiet.set(True)
     try:
         with noting(), warnings.catch_warnings():
@@ -278,13 +281,16 @@ def warn(
     noted: str | None = None,
     **fields: Any,
 ) -> None:
-    """Warn at the line of the user's code that led here; `noted` is what may be kept of it."""
+    """Warn, with the line of the user's code as the place of the warning.
+
+    `noted` is another template for the record of the fit, if the text may not be kept as it is.
+    """
     sentence = Sentence(template, fields, code)
     notes, kept = _notes.get(), sentence if noted is None else Sentence(noted, fields, code)
     if notes is not None:
         notes.append(Note(category.__name__, kept))
     level, frame = 1, sys._getframe()
-    ours = ("condokit", "sklearn")  # which wraps `transform`
+    ours = ("condokit", "sklearn")  # scikit-learn wraps `transform`
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         level, frame = level + 1, frame.f_back
     warning: Any = category(sentence)
@@ -295,7 +301,7 @@ def warn(
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:
-    """Name the first few items: ``'a', 'b', 'c' and 7 more``."""
+    """Return the first few items as text: ``'a', 'b', 'c' and 7 more``."""
     items = list(items)
     shown = ", ".join(repr(item) for item in items[:most])
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
@@ -309,7 +315,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
 
 
 def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any:
-    """Turn the name of an ingredient into an instance; let an instance pass."""
+    """Return an instance of an ingredient, given its name or an instance; else raise an error."""
     if isinstance(value, base):
         return value
     if isinstance(value, str) and value in named:
@@ -325,18 +331,18 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
 
 
 def no_attribute(module: str, name: str) -> Exception:
-    """Return the error for a name that a module lacks; of a removed one, what to use instead."""
+    """Return the error for a name that a module lacks; it says what replaces a removed one."""
     if name not in _REMOVED:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     instead = said(f"{name} was removed from condokit in 1.0. Use {_REMOVED[name][1]}.")
-    # an AttributeError would lose its words in `from condokit import ...`
+    # the text of an AttributeError would be lost in `from condokit import ...`
     return ImportError(instead, name=name)
 
 
 def unknown_columns(
     argument: str, missing: Sequence[Any], known: Sequence[Any], table: str = "X"
 ) -> ValueError:
-    """Word the error for names that are not columns of the table."""
+    """Return the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
     return refusal(
         f"{{@'{argument}'}} names {{missing}}, which {{table}} does not have. Its columns are "
@@ -349,7 +355,7 @@ def unknown_columns(
 
 
 def check_word(argument: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse a parameter that is none of the known words."""
+    """Raise an error if a parameter is none of the known words."""
     if value not in known:
         *others, last = (repr(word) for word in known)
         raise ValueError(
@@ -358,14 +364,14 @@ def check_word(argument: str, value: Any, known: Sequence[str]) -> None:
 
 
 def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
-    """Tell whether a value is a number; truth values are none."""
+    """Return whether a value is a number; booleans are not."""
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def check_number(
     argument: str, value: Any, low: float, high: float = np.inf, what: str = "number"
 ) -> None:
-    """Refuse a parameter that is no number, or "whole number", in a range."""
+    """Raise an error if a parameter is no number (`what`: or "whole number") within a range."""
     kinds = (int, np.integer) if what == "whole number" else (int, float, np.number)
     if not is_number(value, kinds) or not low <= value <= high:
         span = f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
@@ -374,19 +380,19 @@ def check_number(
 
 
 def check_integer(argument: str, value: Any, low: int) -> None:
-    """Refuse a parameter that is no whole number of at least `low`."""
+    """Raise an error if a parameter is no whole number of at least `low`."""
     check_number(argument, value, low, what="whole number")
 
 
 def check_seed(random_state: Any) -> int:
-    """Return a seed, 0 for None; refuse what is none."""
+    """Return a seed, 0 for None; raise an error if it is no whole number from 0 up."""
     seed = 0 if random_state is None else random_state
     check_integer("random_state", seed, 0)
     return int(seed)
 
 
 def require_domain(domain: Any) -> None:
-    """Refuse to go on without the domain of rows."""
+    """Raise an error if the domain of rows is not given."""
     if domain is None:
         raise ValueError(
             "'domain' is required: an array with the domain label of each row, or the name of the "
@@ -395,7 +401,7 @@ def require_domain(domain: Any) -> None:
 
 
 def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
-    """Refuse row-wise metadata that does not have one entry per row."""
+    """Raise an error if an argument does not have one entry per row."""
     if len(values) != n_rows:
         raise ValueError(
             f"'{argument}' has {len(values)} entries but {table} has {n_rows} rows; "
@@ -404,7 +410,7 @@ def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
 
 
 def are_moderate(X: Array) -> bool:
-    """Tell whether no value is missing, infinite or too large to compute with."""
+    """Return whether no value is missing, infinite or too large to compute with."""
     return X.size == 0 or bool(float(X.min()) >= -LARGEST and float(X.max()) <= LARGEST)
 
 
@@ -414,7 +420,7 @@ def sizes(X: Array) -> Array:
 
 
 def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: float) -> None:
-    """Refuse columns with infinite values, or with values above the largest that can be used."""
+    """Raise an error for columns with infinite values, or with values above `largest`."""
     infinite = [label for label, n in zip(labels, size) if n == np.inf]
     if infinite:
         text = "{table} contains infinity, in {bad}. Correct these values, set them to NaN if "

@@ -67,6 +67,11 @@ _FIRST = {
 _CURVES = ("before", "query, as recorded", BEFORE, "--"), ("after", "query, mapped", AFTER, "-")
 _OF_SITE = {"reference": "all others, mapped", **{one[1]: one[1][7:] for one in _CURVES}}
 _RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
+_EXAMPLE = """>>> from condokit import ConDoAdapter, datasets, evaluate, plots
+>>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+>>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+>>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+"""
 _Draws = TypeVar("_Draws", bound=Callable[..., Any])
 
 
@@ -78,10 +83,11 @@ def _figure_of(draw: _Draws) -> _Draws:
         with pyplot().rc_context(_STYLE):
             return draw(*given, **named)
 
-    told, example = cleandoc(draw.__doc__ or "").split("Examples\n")
+    told, example = cleandoc(draw.__doc__ or "").split("Examples\n--------\n")
     if "Parameters\n" not in told:
         told += f"Parameters\n----------\n{_FIRST[next(iter(signature(draw).parameters))]}\n\n"
-    drawn.__doc__ = f"{told}{_RETURNS}Examples\n{example}"
+    example = example if "import numpy" in example else _EXAMPLE + example
+    drawn.__doc__ = f"{told}{_RETURNS}Examples\n--------\n{example}"
     return drawn  # type: ignore[return-value]
 
 
@@ -113,9 +119,9 @@ def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str
         yield "map", map_intervals(adapter)
     elif isinstance(adapter, ConDoAdapter) and adapter.map_.kind == "monotone":
         yield "map", map_curves(adapter)
-    known: Pictures | None = evaluation.pictures
-    if known is not None:
-        yield "components", components(evaluation)
+    if (known := evaluation.pictures) is not None:
+        if known.n_features > 1:
+            yield "components", components(evaluation)
         yield "variance", variance(evaluation)
         if known.confounders:
             yield "confounders", confounders(evaluation)
@@ -169,9 +175,7 @@ def overlap(assessment: Assessment) -> Any:
 
     Examples
     --------
-    >>> from condokit import assess, datasets, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> from condokit import assess
     >>> plots.overlap(assess(df, reference="v1", **roles)).axes[0].get_title("left")
     'Overlap of the confounders: 0.48'
     """
@@ -191,7 +195,8 @@ def overlap(assessment: Assessment) -> Any:
             axis.barh(place[hidden], share[hidden], 0.38, fill=False, edgecolor=colour, ls=":")
     _name_rows(axis, names)
     coefficient = "none" if assessment.overlap is None else f"{assessment.overlap.coefficient:.2f}"
-    _label(axis, f"Overlap of the confounders: {coefficient}", f"share of the domain's rows{note}")
+    title = f"Overlap of the confounders: {coefficient}"
+    axis.set(title=title, xlabel=f"share of the domain's rows{note}")
     axis.legend()
     return figure
 
@@ -202,10 +207,6 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.love(evaluate(adapter, df, n_permutations=50))
     >>> figure.axes[0].get_title("left")
     'Shift by feature'
@@ -233,12 +234,13 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
     title = f"Shift by feature (the largest; {more} more)" if more else "Shift by feature"
     below = "difference given the confounders, in standard deviations"
     if len(shown) == 1:
-        _label(axes[0], title, f"{below}; dotted: 0.1")
+        axes[0].set(title=title, xlabel=f"{below}; dotted: 0.1")
+        axes[0].legend()
     else:
         figure.suptitle(title, x=0.01, ha="left")
         sites = _left(len(every) - len(shown), "sites with smaller errors")
         figure.supxlabel(f"{below}; dotted: 0.1{sites}")
-    axes[-1].legend()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return figure
 
 
@@ -248,10 +250,6 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> [axis.get_title("left") for axis in plots.map_intervals(adapter).axes]
     ['scale', 'offset']
     """
@@ -271,7 +269,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     ):
         found = [[None if x is None else getattr(x, key) / size for x in m] for m in maps.values()]
         _dots(axis, adapter, found, rows, names, neutral)
-        _label(axis, key, below)
+        axis.set(title=key, xlabel=below)
     _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
         text = f"{len(rows)} of {len(names)} features, those of the largest and smallest scales"
@@ -308,8 +306,8 @@ def map_curves(adapter: ConDoAdapter) -> Any:
         if one["low"] is not None:
             axis.fill_between(x, one["low"], one["high"], color=AFTER, alpha=0.2, lw=0)
         axis.plot(x, y, color=AFTER)
-        axis.set_ylim(min(y[0], x[0]), max(y[-1], x[-1]))
-        _label(axis, _literal(one["feature"]), "query")
+        ends = min(y[0], x[0]), max(y[-1], x[-1])
+        axis.set(title=_literal(one["feature"]), xlabel="query", ylim=ends)
     axes[0].set_ylabel("mapped")
     return figure
 
@@ -327,10 +325,6 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.densities(evaluate(adapter, df, n_permutations=50), "eeg_alpha_F3")
     >>> [axis.get_title("left") for axis in figure.axes]
     ['all', 'seizure = False', 'seizure = True']
@@ -340,8 +334,7 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     grid, strata = known[feature]["grid"], known[feature]["strata"]
     figure, axes = _panels(len(strata), 3, 2.2, 2.2)
     for axis, (name, curves) in zip(axes, strata.items()):
-        axis.set_title(_literal(name))
-        axis.set_yticks([])
+        axis.set(title=_literal(name), yticks=[])
         if curves["reference"] is not None:
             how = {"color": REFERENCE, "alpha": 0.35, "lw": 0, "label": "reference"}
             axis.fill_between(grid, curves["reference"], **how)
@@ -364,10 +357,6 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.components(evaluate(adapter, df, n_permutations=50))
     >>> [axis.get_title("left") for axis in figure.axes[:2]]
     ['site, before', 'seizure, before']
@@ -375,30 +364,27 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
     known = _pictured(evaluation)
     few = [c for c in known.confounders if c.values is not None or len(c.levels) <= _MOST_NAMED]
     few = few[: _MOST_PANELS - 3]
-    n = 1 + len(few)
+    terms: list[Any] = [("site", None, known.domain, known.labels)]
+    terms += [(c.name, c.values, c.codes, [str(one) for one in c.levels or ()]) for c in few]
+    n = len(terms)
     figure, axes = _figure(0.8 + 2.6 * max(n, 1.5), 4.6, n, rows=2, sharex=True, sharey=True)
     for row, when in enumerate(("before", "after")):
-        for k in range(n):
-            axis, (x, y) = axes[row * n + k], known.scores[when].T
-            title = "site" if k == 0 else few[k - 1].name
+        for axis, (title, values, codes, labels) in zip(axes[row * n :], terms):
             axis.set_title(_literal(f"{title}, {when}"))
             dots = {"s": 7, "alpha": 0.7, "lw": 0}
-            if k and few[k - 1].values is not None:
-                drawn = axis.scatter(x, y, c=few[k - 1].values, cmap="viridis", **dots)
+            if values is not None:
+                drawn = axis.scatter(*known.scores[when].T, c=values, cmap="viridis", **dots)
                 if row:
                     figure.colorbar(drawn, ax=axis, location="bottom", aspect=30, pad=0.02)
                 continue
-            codes = known.domain if k == 0 else few[k - 1].codes
-            labels = known.labels if k == 0 else [str(level) for level in few[k - 1].levels]
             for b, colour in enumerate(_colours(len(labels))):
-                here = codes == b
-                axis.scatter(x[here], y[here], color=colour, label=_literal(labels[b]), **dots)
+                x, y = known.scores[when][codes == b].T
+                axis.scatter(x, y, color=colour, label=_literal(labels[b]), **dots)
             if not row and len(labels) <= _MOST_NAMED:
                 axis.legend(markerscale=2, handletextpad=0.1)
     share = " and ".join(f"{one:.0%}" for one in known.explained)
     note = f"Axes: the first two components as recorded ({share} of the variance)"
-    rows = _left(known.n_rows - len(known.domain), "rows")
-    note += f"{rows}{_left(len(known.confounders) - len(few), 'confounders')}."
+    note += f"{_rows_left(known)}{_left(len(known.confounders) - len(few), 'confounders')}."
     _note(figure, note)
     return figure
 
@@ -411,10 +397,6 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.variance(evaluate(adapter, df, n_permutations=50))
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
     ['site', 'seizure', 'residual']
@@ -432,12 +414,11 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
         axis.hlines(place, low, high, color="#111827", lw=1)
     _name_rows(axis, terms)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
-    axis.set_xlim(left=0)
-    _label(axis, "Partial shares of variance", "share of variance, each given the others")
+    below = "share of variance, each given the others"
+    axis.set(title="Partial shares of variance", xlabel=below, xlim=(0, None))
     axis.legend()
-    used = len(known.domain)
     note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
-    note += f"interactions; shared parts are in no bar{_left(known.n_rows - used, 'rows')}."
+    note += f"interactions; shared parts are in no bar{_rows_left(known)}."
     _note(figure, note)
     return figure
 
@@ -457,9 +438,7 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame().assign(age=[*range(60)] * 2)
-    >>> roles = {"domain": "device", "confounders": "age", "features": ["*F3", "*F4"]}
+    >>> df, roles = df.assign(age=[*range(60)] * 2), roles | {"confounders": "age"}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.against(evaluate(adapter, df, n_permutations=50))
     >>> len(figure.axes)
@@ -483,12 +462,11 @@ def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = N
             for line in one["lines"]:
                 label, colour = line["domain"], colours[line["domain"]]
                 axis.plot(line["x"], line[when], color=colour, label=label, **how)
-            axis.set_title(_literal(f"{one['feature']}, {when}"))
+            axis.set(title="" if row else _literal(one["feature"], 22), ylabel="" if k else when)
         axes[n + k].set_xlabel(_literal(confounder))
     _legend(figure, axes[0], len(known.labels))
-    used = len(known.domain)
     note = f"Means of bins of a site's rows{_left(known.n_features - n, 'features')}"
-    _note(figure, f"{note}{_left(known.n_rows - used, 'rows')}.", top=True)
+    _note(figure, f"{note}{_rows_left(known)}.", top=True)
     return figure
 
 
@@ -498,10 +476,6 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> figure = plots.confounders(evaluate(adapter, df, n_permutations=50))
     >>> figure.axes[0].get_title("left")
     'seizure'
@@ -531,10 +505,9 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
             below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 1}
             axis.legend(ncols=3, borderaxespad=2.5, **below)
     _name_rows(axes[0], known.labels)
-    note = "Boxes: quartiles, whiskers: 5 to 95%"
-    note += _left(known.n_rows - len(known.domain), "rows")
-    note += _left(len(known.confounders) - len(shown), "confounders")
-    figure.suptitle(f"{note}.", x=0.01, ha="left", color=REFERENCE)
+    more = _left(len(known.confounders) - len(shown), "confounders")
+    note = f"Boxes: quartiles, whiskers: 5 to 95%{_rows_left(known)}{more}."
+    _note(figure, note, top=True)
     return figure
 
 
@@ -546,10 +519,6 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
-    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
-    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> len(plots.site_effects(adapter).axes)
     1
     """
@@ -574,7 +543,7 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     figure, axes = _figure(_PAGE, 0.9 + sum(heights), rows=len(panels), gridspec_kw=ratios)
     for axis, panel in zip(axes, panels):
         _dots(axis, adapter, found, panel, names, 0.0)
-    _label(axes[0], "Change at the mean of a site", "")
+    axes[0].set_title("Change at the mean of a site")
     axes[-1].set_xlabel("what the map adds, in units of the feature, with 95% intervals")
     _legend(figure, axes[0], len(maps))
     if len(rows) < len(names):
@@ -627,9 +596,8 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         axis.axhline(value, color=BEFORE, ls=style, lw=1)
         where = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
         axis.annotate(f"{key}\n{value:.3g}".replace("-", "\N{MINUS SIGN}"), (1.01, value), **where)
-    axis.set_ylabel("mapped minus reference")
-    title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
-    _label(axis, title, "mean of mapped and reference value")
+    title, below = f"{_literal(feature)}: {agreement.n_pairs} pairs", "mean of both values"
+    axis.set(title=title, xlabel=below, ylabel="mapped minus reference")
     told = [
         f"{name.upper()} {agreement.features[f'{name}_before'][j]:.2f} before, "
         f"{agreement.features[f'{name}_after'][j]:.2f} after"
@@ -720,16 +688,15 @@ def _left(n: int, what: str, before: str = "; not shown: ") -> str:
     return f"{before}{n:,} {what[:-1] if n == 1 else what}" if n > 0 else ""
 
 
+def _rows_left(known: Pictures) -> str:
+    return _left(known.n_rows - len(known.domain), "rows")
+
+
 def _note(figure: Any, text: str, top: bool = False) -> None:
     """Write a line below a figure, or above it."""
     how: dict[str, Any] = {"x": 0.01, "ha": "left", "color": REFERENCE}
     text = "\n".join(textwrap.wrap(text, int(15.5 * figure.get_figwidth())))
     (figure.suptitle if top else figure.supxlabel)(text, **how)
-
-
-def _label(axis: Any, title: str, below: str) -> None:
-    axis.set_title(title)
-    axis.set_xlabel(below)
 
 
 def _name_rows(axis: Any, names: list[str]) -> None:
@@ -745,6 +712,7 @@ def _one_of(known: Collection[str], feature: str | None) -> str:
     return feature
 
 
-def _literal(name: str) -> str:
-    """Return a name as matplotlib shows it letter by letter, not as a formula."""
+def _literal(name: str, most: int = 1000) -> str:
+    """Return a name as matplotlib shows it letter by letter, shortened if it is too long."""
+    name = name if len(name) <= most else f"{name[: most // 2]}…{name[-most // 2 + 1 :]}"
     return name.replace("$", r"\$")

@@ -193,7 +193,7 @@ def test_killed_in_the_middle_leaves_nothing(files):
     assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     target = files / "out.csv"
     target.write_text("mine")
-    command = [sys.executable, "-m", "condokit.cli", "apply", str(files / "map.json"), "-"]
+    command = [sys.executable, "-m", "condokit", "apply", str(files / "map.json"), "-"]
     process = subprocess.Popen([*command, "-o", str(target), "--force"], stdin=subprocess.PIPE)
     lines = (files / "new.csv").read_bytes().splitlines(keepends=True)
     process.stdin.write(lines[0] + b"".join(lines[1:]) * 20)
@@ -212,7 +212,7 @@ def test_killed_in_the_middle_leaves_nothing(files):
 def test_a_full_disk_is_one_line(files):
     assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "condokit.cli", "apply", files / "map.json"]
+        command = [sys.executable, "-m", "condokit", "apply", files / "map.json"]
         done = subprocess.run(
             [*map(str, command), str(files / "new.csv"), "-o", "-"],
             stdout=full,
@@ -462,7 +462,7 @@ def test_maps_go_through_pipes(files, capsys, monkeypatch):
 
 def test_a_reader_may_leave(tmp_path):
     (tmp_path / "in.csv").write_text("x\n" + "1.5\n" * 200_000)
-    command = [sys.executable, "-m", "condokit.cli", "apply", str(identity(tmp_path, "x"))]
+    command = [sys.executable, "-m", "condokit", "apply", str(identity(tmp_path, "x"))]
     with subprocess.Popen(
         [*command, str(tmp_path / "in.csv"), "-o", "-"],
         stdout=subprocess.PIPE,

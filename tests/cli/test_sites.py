@@ -241,9 +241,9 @@ REFUSED = [
     (["A.json", "m.csv"], "or statistics files alone"),
     (["A.json", "map.json"], "its 'format' is not 'condokit-statistics'"),
     (["A.json"], "All statistics are of 'A'"),
-    (["A.json", "B.json", "-c", "sex"], "--confounders does not go with statistics files"),
-    (["A.json", "B.json", "--report", "r.html"], "--report does not go with statistics files"),
-    (["A.json", "B.json", "--bootstrap", "9"], "--bootstrap does not go with statistics files"),
+    (["A.json", "B.json", "-c", "sex"], "--confounders cannot be used with statistics files"),
+    (["A.json", "B.json", "--report", "r.html"], "--report cannot be used with statistics files"),
+    (["A.json", "B.json", "--bootstrap", "9"], "--bootstrap cannot be used with statistics files"),
     (["A.json", "B.json", "--map", "affine"], "This needs single rows"),
     (["A.json", "B.json", "--reference-label", "Z"], "the domain labels are 'A', 'B'"),
     (["A.json", "B.json", "--reference-label", ""], "Say with --reference-label which is OLD"),
@@ -289,7 +289,7 @@ WRONG = [
     (["text.csv", "--label", "A"], "'crp' should hold numbers, but there is text in it: 'high'"),
     (["A.csv", "text.csv", "--label", "A"], "'crp' should hold numbers"),
     (["A.csv", "--label", "A", "--range", "age=9:3"], "write NAME=LOW:HIGH"),
-    (["A.csv", "--label", "A", "--range", "age=9:30"], "'age' is no confounder of numbers"),
+    (["A.csv", "--label", "A", "--range", "age=9:30"], "'age' is not a numeric confounder"),
     (["A.csv", "--label", "A", "-c", "grade"], "has no column 'grade'"),
     (["A.csv", "--label", "A", "--min-cell", "2"], "2 is not in the range x>=3"),
     (["A.csv", "--label", "A", "--min-cell", "900"], "every cell has fewer than 900 rows"),
@@ -401,7 +401,7 @@ def test_other_units_are_warned_of(sites, capsys):
 
 def test_a_command_that_is_ended_leaves_nothing(tables):
     before = sorted(os.listdir())
-    command = [sys.executable, "-m", "condokit.cli", "stats", "-", "--label", "A", *ROLES]
+    command = [sys.executable, "-m", "condokit", "stats", "-", "--label", "A", *ROLES]
     process = subprocess.Popen(
         [*command, "-o", "big.json"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -1,6 +1,7 @@
 """A table for each batch, a batch that comes later, and rows that are not as they were."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,24 @@ def test_a_table_for_each_batch_is_a_study(made, capsys):
     assert "C.csv" in Path("r.html").read_text()
 
 
+def test_small_numbers_of_bridges_are_hidden_in_all_that_is_printed(made, capsys):
+    rows = part(made, "AB").assign(who=[f"p{k}" for k in range(len(part(made, "AB")))])
+    for site in "AB":  # two people were measured at both
+        rows.loc[rows.index[rows["site"] == site][:2], "who"] = ["one", "two"]
+    rows.to_csv("two.csv", index=False)
+    data = ["two.csv", "--batch", "site", *STUDY, "--bridge", "who"]
+    printed = [run(capsys, "check", *data)[1], run(capsys, "fit", *data, "-o", "m.json")[2]]
+    printed.append(run(capsys, "show", "m.json")[1])
+    for text in printed:
+        assert any(
+            "<5" in line for line in text.splitlines() if line.strip()[:5] in ("A - B", "B    ")
+        )
+    records = [run(capsys, "check", *data, "--json")[1], run(capsys, "show", "m.json", "--json")[1]]
+    records.append(run(capsys, "fit", *data, "-o", "n.json", "--json")[1])
+    counts = [re.findall(r'"bridges": (?:\[\s*)?("<5"|[1-9]\d*)', text) for text in records]
+    assert counts == [['"<5"']] * 3
+
+
 def test_labels_of_tables(made, capsys):
     labels = ["--labels", "x,y,z", "--reference-label", "y", "-c", "group", "-f", "f*", "-q"]
     assert run(capsys, "fit", "A.csv", "B.csv", "C.csv", *labels, "-o", "m.json")[0] == 0
@@ -71,8 +90,11 @@ def test_a_column_that_is_text_in_one_table_is_no_feature(made, capsys):
         (["A.csv", "B.csv", "--labels", "x"], "as many different labels"),
         (["A.csv", "./A.csv"], "different labels"),
         (["A.csv", "B.csv"], "--reference-label must name"),
-        (["A.csv", "B.csv", *STUDY, "--adapted", "x.csv"], "use apply"),
-        (["all.csv", "--batch", "site", *STUDY, "--labels", "x"], "--labels go with several"),
+        (["A.csv", "B.csv", *STUDY, "--adapted", "x.csv"], "use condokit apply"),
+        (
+            ["all.csv", "--batch", "site", *STUDY, "--labels", "x"],
+            "--labels can only be used with several",
+        ),
         (["-", "-", *STUDY], "Standard input"),
     ],
 )
@@ -115,7 +137,7 @@ def test_a_batch_that_comes_later_is_fitted_as_the_others_were(made, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--label", "D"], "--known TABLE"),
+        (["--label", "D"], "with --known, or --batch"),
         (["--label", "B", "--known", "A.csv"], "one label that is new"),
         (["--label", "D", "--known", "all.csv"], "--known-label: 'all' has no map"),
         (["--label", "D", "--batch", "site"], "do not go with --batch"),
@@ -223,7 +245,7 @@ def test_check_of_a_map_and_rows(made, capsys):
     assert (code, "no batches" in err) == (2, True)
     assert run(capsys, "check", "one.json")[0] == 2
     code, _, err = run(capsys, "check", "A.csv", "B.csv", *STUDY, "--fail-on", "look")
-    assert (code, "go with a map file" in err) == (2, True)
+    assert (code, "need a map" in err) == (2, True)
 
 
 def test_check_in_python_is_that_of_the_command(made, capsys):
@@ -314,10 +336,10 @@ def test_samples_are_called_by_their_names(made, capsys):
     data = ["plan", "all.csv", "--batch", "site", *STUDY, "-n", "3"]
     code, out, err = run(capsys, *data, "--json")
     assert code == 0
-    assert "from 0" not in err
+    assert "row numbers" not in err
     assert all(one["name"] == f"p{one['row']}" for one in json.loads(out)["again"])
     rows.rename(columns={"subject": "who"}).to_csv("all.csv", index=False)
     _, out, err = run(capsys, *data, "--json")
-    assert "from 0" in err
+    assert "row numbers" in err
     _, out, err = run(capsys, *data, "--groups", "who", "--json")
     assert all(one["name"] == f"p{one['row']}" for one in json.loads(out)["again"])

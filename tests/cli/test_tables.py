@@ -118,7 +118,7 @@ def test_one_pair_of_many_labels(files, capsys):
     assert "the labels are 'v1', 'v2', 'v3'" in capsys.readouterr().err
     assert run("check", *given, "--query-label", "v1") == 2
     assert run("check", *data(files), *one) == 2
-    assert "--query-label is one of the labels of --domain" in capsys.readouterr().err
+    assert "--query-label must be the label of NEW" in capsys.readouterr().err
 
 
 def test_a_confounder_that_may_be_a_code_is_told(records, capsys):
@@ -173,7 +173,7 @@ def test_a_matrix_with_a_sheet_of_samples(sheets, capsys):
     ("arguments", "message"),
     [
         (["plain.csv", "--samples", "sheet.csv"], "--samples needs --id"),
-        (["plain.csv", "--id", "sample"], "--id goes with"),
+        (["plain.csv", "--id", "sample"], "--id can only be used with"),
         (["plain.csv", "--samples", "sheet.csv", "--id", "sampel"], "Did you mean 'sample'?"),
         (["plain.csv", "--samples", "less.csv", "--id", "sample"], "has no row of '0000'"),
         (["plain.csv", "--samples", "twice.csv", "--id", "sample"], "several rows of '0000'"),

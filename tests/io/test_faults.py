@@ -251,7 +251,7 @@ def test_eight_parallel_applies_have_one_winner(files):
 
 def test_closed_standard_output_is_one_line(files):
     AffineMap([2.0], [1.0], ["x"]).save(files / "map.json")
-    command = f"{sys.executable} -m condokit.cli apply map.json new.csv -o - >&-"
+    command = f"{sys.executable} -m condokit apply map.json new.csv -o - >&-"
     done = subprocess.run(command, shell=True, cwd=files, capture_output=True, text=True)
     assert done.stderr.startswith("error: Standard output is closed")
     if int(pa.__version__.partition(".")[0]) >= 26:  # threads of older ones may abort at the end

@@ -10,7 +10,7 @@ from reading import from_pair, from_table
 from stories import HOSTILE, built, read, report, table
 
 import condokit
-from condokit import ConDoAdapter, LocationScale, bootstrap
+from condokit import ConDoAdapter, LocationScale, bootstrap, evaluate
 from condokit.checks import naming
 from condokit.cli.outputs import as_option
 from condokit.report import build, render
@@ -337,3 +337,18 @@ def test_the_report_speaks_as_its_reader_does():
 def test_names_may_be_broken_between_their_parts():
     assert breakable("lh_a.b<c") == "lh_<wbr>a.<wbr>b&lt;c"
     assert breakable("dotEnd.") == "dot<wbr>End."
+
+
+@pytest.mark.parametrize(("n", "is_known"), [(30, False), (200, True)])
+def test_no_share_is_told_of_a_difference_that_is_mostly_noise(n, is_known):
+    domains = read(table(1, n=n))
+    adapter = ConDoAdapter(reference="old").fit_domains(domains)
+    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
+    assert None not in evaluation.features["kept"]
+    record = build(adapter, domains, evaluation=evaluation)
+    assert [share is not None for share in record["features"]["kept"]] == [is_known]
+    assert ("kept" in record["batches"][1]["evaluation"]["versions"]) == is_known
+    page = render(record)
+    assert ("Real differences kept" in page) == is_known
+    assert "Principal components" not in page  # of one feature
+    assert "All 1 feature" not in page

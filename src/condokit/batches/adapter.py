@@ -193,6 +193,7 @@ class BatchAdapter(Adapter):
         return self._read_known(X, *given.values())
 
     def _read_known(self, X: Any, batch: Any, confounders: Any, *others: Any) -> Study:
+        """Read a table with the features of the maps."""
         known = getattr(self, "feature_names_in_", None)
         chosen = self._columns if known is None else list(known)
         return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *others)
@@ -516,4 +517,5 @@ mapfile.CLASSES["batches"] = BatchAdapter
 
 
 def _is_common(features: Any) -> bool:
+    """Return whether features are those with values in every batch."""
     return isinstance(features, str) and features == "common"

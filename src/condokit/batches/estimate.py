@@ -107,6 +107,7 @@ def find_maps(
 def _together(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]]
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
+    """Find all maps together, by one likelihood; return maps, errors and facts."""
     family, table = pick("map", one.map, MAPS, MapFamily), study.tables[0]
     links = None if family.links is None else check_links(family.links, table.labels)
     if links is not None and not study.is_whole:
@@ -169,6 +170,7 @@ def _between(believed: Array, sampled: Array) -> Array:
 def _along_paths(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]]
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
+    """Find maps of pairs of batches along the paths, and compose them."""
     maps: dict[int, AffineMap] = {}
     errors: dict[int, StandardErrors | None] = {}
     chances: dict[int, float | None] = {}  # that a batch differs from the reference at all

@@ -119,6 +119,7 @@ class Graph:
         """Return the expected error in sd of a value that is mapped from one batch to the other."""
         if min(self.rows[a], self.rows[b]) < _FEWEST_ROWS:
             return np.inf
+        # without confounders, only bridge samples carry information on the offset
         g = self.bridges[a, b] * (1 + RATIO) / 2
         if self.has_confounders or not self.study.n_bridges:
             g += self.information(a, b)
@@ -132,6 +133,7 @@ class Graph:
         return self.overlaps[pair]
 
     def _measured(self, a: int, b: int) -> float:
+        """Measure the overlap coefficient of two batches' confounders."""
         sums = self.study.sums_only
         if self.is_counted and (sums is None or sums.continuous is None):
             shares = self.levels[[a, b]] / np.maximum(self.size[[a, b]], 1e-300)[:, None]
@@ -238,6 +240,7 @@ class Graph:
             )
 
     def _refuse(self, lost: list[int], keep: bool) -> None:
+        """Raise an error for batches without a path, or warn that they stay unchanged."""
         single = [self.study.labels[b] for b in lost if self.rows[b] < 2]
         names = listing([self.study.labels[b] for b in lost], 12)
         text = "No path of batches with common confounder values or bridges leads from {names} to "

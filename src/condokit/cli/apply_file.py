@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
+from click import UsageError
 
 from condokit.checks import Array, FileError, did_you_mean, listing
 from condokit.cli.options import SHEET
@@ -82,8 +82,7 @@ class MapsOfBatches:
     def __init__(self, adapter: Any, batch: str | None, inverse: bool = False) -> None:
         column = batch or dict(adapter.provenance_).get("column")
         if column is None:
-            text = "Name the column of the batches with --batch, or the batch of all rows with "
-            raise click.UsageError(f"{text}--batch-label: {listing(adapter.maps_, 12)}.")
+            raise UsageError(_which(adapter.maps_))
         self.column: str = column
         self.maps = {k: one.inverse() if inverse else one for k, one in adapter.maps_.items()}
         self.known = {str(label): label for label in self.maps}
@@ -106,6 +105,11 @@ class MapsOfBatches:
         """Say nothing: every row has its map."""
 
 
+def _which(maps: Any) -> str:
+    text = "Name the column of the batches with --batch or, if all rows are of one batch, the batch"
+    return f"{text} with --batch-label: {listing(maps, 12)}."
+
+
 def one_or_many(
     known: Any, path: str, inverse: bool = False, **labels: Any
 ) -> OneMap | MapsOfBatches:
@@ -113,16 +117,16 @@ def one_or_many(
     batch, label = labels.pop("batch", None), labels.pop("batch_label", None)
     if known.kinds != ("batches",):
         if batch is not None or label is not None:
-            raise click.UsageError(f"{path} holds one map, for which there are no batches.")
+            raise UsageError(f"{path} holds one map, for which there are no batches.")
         if inverse:
             known = known.pseudo_inverse() if known.is_rectangular else known.inverse()
         return OneMap(known, **labels)
     if any(value is not None for value in labels.values()):
-        raise click.UsageError("--domain and its labels do not go with maps of batches: --batch.")
+        raise UsageError("With maps of many batches, use --batch in place of --domain.")
     if label is None:
         return MapsOfBatches(known, batch, inverse)
     if batch is not None:
-        raise click.UsageError("Give --batch or --batch-label, not both.")
+        raise UsageError("Give --batch or --batch-label, not both.")
     one = map_of_label(known, label)
     return OneMap(one.inverse() if inverse else one)
 
@@ -153,8 +157,9 @@ def apply_to_file(
     one, n_rows = next(iter(rule.maps.values())), 0
     names, place = one.feature_names, (incoming, output, output_format, force)
     with _opened(*place, names, rule.column, reading) as (scan, write):
-        if rule.column is not None:
-            check_names(incoming, scan.names, [rule.column])
+        if isinstance(rule, MapsOfBatches) and rule.column not in scan.names:
+            raise FileError(f"{incoming} has no column {rule.column!r}. {_which(rule.maps)}")
+        check_names(incoming, scan.names, [rule.column] if rule.column else [])
         monitors = Monitors(rule.maps, scan.names, len(scan.names))
         if monitors.stops:
             if output is None:

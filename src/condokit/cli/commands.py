@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click import UsageError
 
 import condokit
 from condokit.checks import NoOverlapError, Sentence, naming
@@ -20,6 +21,8 @@ from condokit.cli.outputs import (
     answer,
     as_option,
     check_outputs,
+    features_of,
+    few_hidden,
     holds_statistics,
     load_map,
     show_result,
@@ -47,8 +50,8 @@ Examples:
   condokit export map.json --sql -
 
 \b
-Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible, 4 what --require or --fail-on
-asks for is not so, and nothing was written.
+Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible, 4 the condition of --require or
+--fail-on is not met, and nothing was written.
 Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
 
@@ -92,31 +95,25 @@ def cli() -> None:
 @shared.batch_label
 @shared.fail_on
 @shared.json
-def check(
-    as_json: bool,
-    warn_overlap: float,
-    min_overlap: float,
-    batch_label: str | None,
-    fail_on: str | None,
-    **data: Any,
-) -> None:
+def check(as_json: bool, batch_label: str | None, fail_on: str | None, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted.
 
-    With a map file in place of NEW: whether rows look like those it was fitted on, as apply does.
-    condokit check map.json rows.csv
+    With a map file in place of NEW, as in condokit check map.json rows.csv: whether the rows look
+    like those that the map was fitted on. condokit apply says this, too.
     """
     if data["new"].endswith(".json") and not holds_statistics(data["new"]):
         _check_rows(data, batch_label, fail_on, as_json)
         return
     if batch_label is not None or fail_on is not None:
-        raise click.UsageError("--batch-label and --fail-on go with a map file: check map.json.")
+        raise UsageError(
+            "--batch-label and --fail-on need a map: condokit check map.json rows.csv."
+        )
     from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
-    how: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    how |= {"batch": data["batch"] or data["more"] or None}
-    how |= {name: data[name] for name in ("bridge", "groups")}  # which name samples
-    found = assess(read_data(**data), reference=data["reference_label"], **how)
+    taken = ("warn_overlap", "min_overlap", "bridge", "groups")  # the last two name samples
+    how = {name: data[name] for name in taken} | {"batch": data["batch"] or data["more"] or None}
+    found = few_hidden(assess(read_data(**data), reference=data["reference_label"], **how))
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
@@ -129,7 +126,7 @@ def _check_rows(
     from condokit.cli.apply_file import apply_to_file, one_or_many, refuse_if_not_met
 
     if len(data["more"]) != 1 or data["reference"] is not None:
-        raise click.UsageError("Give a map file and one table: condokit check map.json rows.csv.")
+        raise UsageError("Give a map file and one table: condokit check map.json rows.csv.")
     labels = {name: data[name] for name in (*shared.LABELS, "batch")}
     known = load_map(data["new"], of_batches=True)
     rule = one_or_many(known, data["new"], batch_label=batch_label, **labels)
@@ -144,23 +141,22 @@ def _check_rows(
 @cli.command()
 @shared.data
 @shared.setting("-n", type=click.IntRange(1), default=8, help="How many samples can be measured.")
-@shared.setting("--min-overlap", type=float, default=0.05, help="Overlap of comparable batches.")
+@shared.setting("--min-overlap", type=float, default=0.05, help="Least overlap to be compared.")
 @shared.json
 def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
-    """Say which samples to measure again in which batch (--batch), or which subjects to add."""
+    """Say which samples to measure in which other batch as well, or which subjects to add."""
     from condokit.adapter import ConDoAdapter
     from condokit.batches.adapter import BatchAdapter
     from condokit.cli.tables import read_data
     from condokit.data.records import plain
 
     if data["batch"] is None and not data["more"]:
-        text = "plan needs --batch, the column of the batches, or a table for each batch."
-        raise click.UsageError(text)
+        raise UsageError("condokit plan needs --batch COLUMN, or one table per batch.")
     adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
     study: Any = read_data(**data)
     found = adapter.plan_study(study, n, data["bridge"], data["groups"])
     if all(one["name"] == one["row"] for one in found.again):
-        tell("Samples are numbers of rows below the header, from 0.", False)
+        tell("Samples are shown as row numbers; the first row below the header is 0.", False)
     show_result(plain(found) if as_json else str(found))
 
 
@@ -169,7 +165,7 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", help="The report to write (HTML).")
-@click.option("--adapted", help="Also write NEW, mapped, to this table.")
+@click.option("--adapted", help="Also write the mapped rows of NEW to this table.")
 @shared.require
 @shared.limits
 @shared.running
@@ -178,10 +174,11 @@ def fit(
 ) -> None:
     """Learn the map from NEW to OLD, and write it.
 
-    A table for each of several batches makes a study, one map for each:
+    Several tables, one per batch, give one map for each batch:
     condokit fit A.csv B.csv C.csv --reference-label A -o maps.json.
-    In place of tables, statistics files of sites (see stats): condokit fit a.json b.json -o
-    map.json. OLD alone may be one: condokit fit new.csv --reference old.json -o map.json.
+    In place of tables, statistics files of sites can be given (see stats): condokit fit a.json
+    b.json -o map.json. OLD may be a statistics file, too: condokit fit new.csv --reference old.json
+    -o map.json.
     """
     from condokit.cli.apply_file import apply_to_file, one_or_many
     from condokit.cli.fit_adapter import FitCommand
@@ -192,7 +189,7 @@ def fit(
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
     if adapted is not None and (new == "-" or options["more"]):
-        raise click.UsageError("--adapted reads one file NEW again; use apply for others.")
+        raise UsageError("--adapted can map one table NEW only; use condokit apply for the others.")
     fitted = FitCommand(arguments, {**options, "report": report, "adapted": adapted})
     fitted.check_required(options["require"])
     affine, content = fitted.map_file()
@@ -206,12 +203,8 @@ def fit(
             rule = one_or_many(affine, output, **{name: options[name] for name in named})
             reading = {name: options[name] for name in (*shared.READING, *shared.SHEET)}
             apply_to_file(rule, new, adapted, force, **reading)
-    facts = {
-        "map": output,
-        "report_path": report,
-        **fitted.record(),
-        "report": record if report else {},
-    }
+    facts = {"map": output, "report_path": report, **fitted.record()}
+    facts |= {"report": record if report else {}}
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     judged = ("", "") if options["quiet"] else fitted.verdict()
@@ -232,8 +225,9 @@ def add(
 ) -> None:
     """Add the map of a new batch to MAPS; all other maps stay as they are.
 
-    NEW has rows of the new batch, and --known those of batches that have a map, which the new
-    batch is compared with: condokit add maps.json D.csv --label D --known A.csv -o maps2.json.
+    NEW has the rows of the new batch, and the --known tables have rows of batches that are in MAPS
+    already, with which it is compared: condokit add maps.json D.csv --label D --known A.csv -o
+    maps2.json.
     """
     from condokit.cli.fit_adapter import Added
     from condokit.io import write_files
@@ -252,24 +246,17 @@ def add(
 
 @cli.command()
 @shared.gathering
-def stats(
-    output: str,
-    min_cell: int,
-    previous: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Gather what a fit needs to know of the rows of a site, and write it without any row.
+def stats(output: str, min_cell: int, previous: tuple[str, ...], **options: Any) -> None:
+    """Summarise the rows of a site for a fit elsewhere, and write the sums without any row.
 
-    Every site does the same with its own tables; then condokit fit siteA.json siteB.json.
-    condokit show siteA.json tells what the file reveals.
+    Every site does the same with its own tables; then condokit fit siteA.json siteB.json finds the
+    map. condokit show siteA.json tells what the file reveals.
     """
     from condokit.cli.sites import gather
     from condokit.io import write_files
     from condokit.statistics.file import warn_of_replacing
 
-    paths = options.pop("tables")
+    paths, force, as_json = (options.pop(name) for name in ("tables", "force", "as_json"))
     check_outputs([output], force, as_json, inputs=paths)
     content = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught:
@@ -294,12 +281,12 @@ def stats(
     "--output",
     "-o",
     required=True,
-    help="The table to write; - is standard output, FOLDER/ has a file for every one of INCOMING.",
+    help="The table to write; - is standard output. FOLDER/ gets one file for each input file.",
 )
-@click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
-@click.option("--output-format", help="Format of output, if its name does not tell.")
+@shared.flag("--inverse", help="Map in the other direction, from OLD to NEW.")
+@click.option("--output-format", help="Format of the output, if the file name does not show it.")
 @shared.domain
-@click.option("--batch", metavar="COLUMN", help="The column of the batches, if it has a new name.")
+@shared.column("--batch", help="The batch of each row, if that column has another name now.")
 @shared.batch_label
 @shared.fail_on
 @shared.reading
@@ -309,9 +296,10 @@ def apply_(
 ) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
-    INCOMING may be many files: a folder, or 'data/*.parquet'. From text to text other values stay
-    exactly as they are written; else text becomes numbers, truth values and times where all of a
-    column allow it without loss. Rows that do not look like those the map was fitted on are told.
+    INCOMING may be many files: a folder, or 'data/*.parquet'. If both tables are text, all other
+    values stay exactly as they are written. Otherwise a column of text becomes numbers, truth
+    values or times if nothing is lost. There is a warning if the rows do not look like those that
+    the map was fitted on.
     """
     from condokit.cli.apply_file import apply_to_file, one_or_many, targets
     from condokit.data.disclosure import counted, small_cells
@@ -319,7 +307,7 @@ def apply_(
 
     as_json, fail_on = options.pop("as_json"), options.pop("fail_on")
     if fail_on is not None and output == "-":
-        raise click.UsageError("--fail-on needs a file: standard output cannot be taken back.")
+        raise UsageError("--fail-on needs an output file: what is printed cannot be taken back.")
     written, read = targets(incoming, output), [map_file, *files_of(incoming)]
     if written != [output]:
         Path(output).mkdir(parents=True, exist_ok=True)
@@ -339,21 +327,21 @@ def apply_(
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
 @click.option(
-    "--figures", type=click.Path(file_okay=False), help="Also draw figures into this folder."
+    "--figures", type=click.Path(file_okay=False), help="Also write figures into this folder."
 )
 @shared.several(
     "--figure-format",
     "formats",
     type=shared.FORMATS,
     default=["png"],
-    help="Format of figures; repeatable.",
+    help="Format of the figures; repeatable.",
 )
 @shared.limits
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
 ) -> None:
-    """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
+    """Fit, and write only the report: what was compared, what the map does, and how sure it is."""
     from condokit import plots
     from condokit.cli.fit_adapter import FitCommand
     from condokit.io import write_files
@@ -381,9 +369,9 @@ def report(
 @shared.previous
 @shared.json
 def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
-    """Say what a map file holds, or what statistics reveal; - is standard input.
+    """Say what a map file holds, or what a statistics file reveals; - is standard input.
 
-    Of statistics, condokit tries to compute single rows, and says what it finds.
+    From a statistics file, condokit tries to compute single rows, and says what it finds.
     """
     from condokit.data.records import Sheet, plain
 
@@ -393,10 +381,11 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
         show_result(reveal(map_file, as_json, previous))
         return
     if previous:
-        raise click.UsageError("--previous goes with statistics files.")
+        raise UsageError("--previous can only be used with statistics files.")
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
-        show_result(plain(affine.provenance_) if as_json else str(affine.report_))
+        known = plain(affine.provenance_) if as_json else affine.report_
+        show_result(few_hidden(known) if as_json else str(few_hidden(known)))
         return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
     facts = {
@@ -413,7 +402,7 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         show_result(record)
         return
-    lines = [f"A {affine.kind} map of {affine.n_features_in_} features."]
+    lines = [f"A {affine.kind} map of {features_of(affine)}."]
     if affine.fitted_on is not None:
         lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
     if "scale" in record:
@@ -434,9 +423,9 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
 @cli.command()
 @click.argument("map_file")
 @click.option("--onnx", metavar="PATH", help="Write an ONNX model.")
-@click.option("--sql", metavar="PATH", help="Write a SELECT; - is standard output.")
-@click.option("--python", metavar="PATH", help="Write a function without dependencies; or -.")
-@click.option("--r", metavar="PATH", help="Write a function of R without packages; or -.")
+@click.option("--sql", metavar="PATH", help="Write an SQL query, or - to print it.")
+@click.option("--python", metavar="PATH", help="Write a plain Python function, or - to print it.")
+@click.option("--r", metavar="PATH", help="Write a plain R function, or - to print it.")
 @shared.setting("--table", default="incoming", help="With --sql: the table, or SCHEMA.TABLE.")
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
 @shared.setting(
@@ -446,23 +435,23 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
     help="With --sql: ansi, bigquery, databricks, duckdb, hive, mariadb, mysql, postgres, "
     "redshift, snowflake, spark, sqlite, trino, tsql.",
 )
-@click.option("--batch", metavar="COLUMN", help="With --sql and many batches: their column.")
-@click.option("--batch-label", metavar="LABEL", help="Of many batches: the map of this one alone.")
-@click.option("--named", is_flag=True, help="With --onnx: an input and an output of each feature.")
-@click.option("--float32", is_flag=True, help="With --onnx: take and give single precision.")
+@shared.column("--batch", help="With --sql and many batches: the batch of each row.")
+@click.option("--batch-label", metavar="LABEL", help="With many batches: only the map of this one.")
+@shared.flag("--named", help="With --onnx: every feature is an input and an output of its own.")
+@shared.flag("--float32", help="With --onnx: use single precision.")
 @shared.writing
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL, plain Python or R.
 
-    Of many batches, SQL looks up the map of each row by its label; the others are written into a
-    folder, PATH/, with a file for each batch.
+    With many batches, the SQL query finds the map of each row by its label. For the others, PATH/
+    is a folder, which gets one file for each batch.
     """
     from condokit.cli.exports import exported, is_folder
     from condokit.io import write_files
 
     paths = {language: options[language] for language in ("onnx", "sql", "python", "r")}
     if not any(paths.values()):
-        raise click.UsageError("Say what to write: --onnx, --sql, --python or --r.")
+        raise UsageError("Say what to write: --onnx, --sql, --python or --r.")
     files = [path for path in paths.values() if path and not is_folder(path)]
     check_outputs(files, force, as_json, inputs=[map_file])
     made = exported(load_map(map_file, of_batches=True), paths, options)

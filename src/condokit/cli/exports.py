@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError
 
 from condokit import export as exports
 from condokit.cli.apply_file import is_folder as is_folder
@@ -18,7 +18,7 @@ def exported(known: Any, paths: dict[str, str | None], options: dict[str, Any]) 
     """Return the content of files by path: of a map, or of one for each batch."""
     many, label = known.kinds == ("batches",), options["batch_label"]
     if not many and (label is not None or options["batch"] is not None):
-        raise click.UsageError("The file holds one map, for which there are no batches.")
+        raise UsageError("The file holds one map, for which there are no batches.")
     maps: Any = {"": known}
     if many:
         maps = known.maps_ if label is None else {"": map_of_label(known, label)}
@@ -47,11 +47,10 @@ def _one_for_each(
 ) -> dict[str, bytes]:
     """Return a file for each batch in a folder, which is made."""
     if not is_folder(path):
-        text = f"--{language}: many batches need a folder, {path}/, or one of them --batch-label."
-        raise click.UsageError(text)
+        raise UsageError(f"--{language}: many batches need a folder ({path}/), or --batch-label.")
     names = [re.sub(r"[^\w.-]", "_", str(label)).lstrip(".") or "_" for label in maps]
     if len({name.casefold() for name in names}) < len(names):
-        raise click.UsageError("Labels make the same names of files: use --batch-label for each.")
+        raise UsageError("Two labels give the same file name: use --batch-label for each.")
     Path(path).mkdir(parents=True, exist_ok=True)
     return {
         str(Path(path) / f"{name}.{_ENDINGS[language]}"): _content(one, language, options)
@@ -64,11 +63,11 @@ def _sql(maps: dict[Any, Any], known: Any, options: dict[str, Any]) -> str:
     whole = len(options["table"].splitlines()) == 1  # neither nothing nor several lines
     table = next(csv.reader([options["table"]], delimiter=".")) if whole else [""]
     if not all(table):
-        raise click.UsageError(f"--table {options['table']!r} is no TABLE or SCHEMA.TABLE.")
+        raise UsageError(f"--table {options['table']!r} is neither TABLE nor SCHEMA.TABLE.")
     how = {"keep": list(options["keep"]), "dialect": options["dialect"]}
     if "" in maps:
         return exports.to_sql(maps[""], table, **how)
     column = options["batch"] or dict(known.provenance_).get("column")
     if column is None:
-        raise click.UsageError("Name the column of the batches with --batch.")
+        raise UsageError("Name the column of the batches with --batch.")
     return exports.to_sql(maps, table, batch=column, **how)

@@ -11,14 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
-from condokit.cli.outputs import NotMet, tell_warnings
+from condokit.cli.outputs import NotMet, features_of, few_hidden, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
 from condokit.cli.tables import (
     IN_MEMORY,
@@ -57,6 +57,11 @@ class FitCommand:
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
         self.limits = _limits(options)
+        if self.limits:  # before anything is fitted
+            from condokit.trust.by_feature import check_tolerance
+
+            names = self.data.tables[0].labels
+            check_tolerance(self.limits.get("tolerance"), self.limits.get("imprecision"), names)
         self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
@@ -182,7 +187,7 @@ class FitCommand:
         """Refuse a map whose verdict is not the one that is asked for."""
         if wanted == "within limits":
             if not self.limits:
-                raise click.UsageError("--require 'within limits' needs --tolerance.")
+                raise UsageError("--require 'within limits' needs --tolerance.")
             within = {*self.judged[1].tolerances.columns.get("within", ["cannot tell"])}
             is_met = within == {"yes"}
         else:
@@ -211,7 +216,7 @@ class FitCommand:
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
         if self.is_study:
-            known = plain(dict(self.adapter.provenance_))
+            known = few_hidden(plain(dict(self.adapter.provenance_)))
             return {"features": self.domains.tables[0].labels, **known, "warnings": self.warnings}
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
         is_query, counts = self.domains.is_query, self.domains.kept() * self.domains.rows_behind
@@ -232,13 +237,13 @@ class FitCommand:
     def summary(self) -> str:
         """Return what was fitted, in a sentence."""
         if self.is_study:
-            return str(self.adapter.report_)
+            return str(few_hidden(self.adapter.report_))
         affine, facts = self.adapter.map_, self.adapter.report_
         n_rows = {k: n if isinstance(n, str) else f"{n:,.0f}" for k, n in self.rows().items()}
         is_chosen = "chosen_map" in facts
         chosen = ", an average of kinds that predict rows well and simply," if is_chosen else ""
         return (
-            f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
+            f"A {affine.kind} map of {features_of(affine)}{chosen} "
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
@@ -288,12 +293,12 @@ class Added(FitCommand):
         """Return what the options of other commands would be: labels of files, and features."""
         names, maps = getattr(self.adapter, "feature_names_in_", None), self.adapter
         if getattr(maps, "kinds", None) != ("batches",) or names is None:
-            raise click.UsageError("add needs a map file of many batches, with names of features.")
+            raise UsageError("add needs a map file of many batches with names of features.")
         given = tuple(options["known_label"])
         if (options["batch"] is None) != bool(options["more"]):
-            raise click.UsageError("Give --known TABLE with rows of known batches, or --batch.")
+            raise UsageError("Give tables of batches that have a map with --known, or --batch.")
         if options["batch"] is not None and (given or options["label"]):
-            raise click.UsageError("--label and --known-label do not go with --batch.")
+            raise UsageError("--label and --known-label do not go with --batch.")
         labels: tuple[str, ...] = ()
         if options["more"]:
             others = given or file_labels(options["more"], {"labels": ()})
@@ -302,7 +307,7 @@ class Added(FitCommand):
             known = [str(label) for label in maps.maps_]
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
-                raise click.UsageError(text)
+                raise UsageError(text)
             self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
         return {"labels": labels, "features": tuple(names), "reliability": ()}
 
@@ -315,7 +320,7 @@ class Added(FitCommand):
                 if [*found] != [label]:
                     text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
                     advice = f"put all rows into one table and give --batch {self.column}"
-                    raise click.UsageError(f"{text}, not of {label!r} alone: {advice}.")
+                    raise UsageError(f"{text}, not of {label!r} alone: {advice}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""
@@ -326,25 +331,22 @@ class Added(FitCommand):
 
 def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
     """Return an adapter with the settings that options give."""
+    same = {name: options[name] for name in ("missing", "warn_overlap", "min_overlap")}
+    same |= {"random_state": options["seed"], "verbose": watched, "n_jobs": -1}
     if options["method"] != "condokit":
-        return _of_the_paper(options, watched)
+        return _of_the_paper(options, same)
     is_plain = options["shrinkage"].lower() == "none"
     return ConDoAdapter(
         _family(options["map_"], options["links"]),
         divergence=options["divergence"],
         shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
-        missing=options["missing"],
         reliability=reliabilities(options["reliability"]) or None,
         controls=split("--controls", options["controls"]) or None,
-        warn_overlap=options["warn_overlap"],
-        min_overlap=options["min_overlap"],
-        random_state=options["seed"],
-        verbose=watched,
-        n_jobs=-1,
+        **same,
     )
 
 
-def _of_the_paper(options: dict[str, Any], watched: bool) -> ConDoAdapter:
+def _of_the_paper(options: dict[str, Any], same: dict[str, Any]) -> ConDoAdapter:
     """Return the paper's method, which refuses what it has not."""
     from condokit.paper import ConDo
 
@@ -354,17 +356,8 @@ def _of_the_paper(options: dict[str, Any], watched: bool) -> ConDoAdapter:
     given += [name for name in ("links", "controls", "reliability") if options[name]]
     if given:
         name = {"links": "link"}.get(given[0], given[0])
-        raise click.UsageError(f"--{name} does not go with --method {method}, the paper's own.")
-    return ConDo(
-        method.removeprefix("condo-"),
-        options["map_"],
-        missing=options["missing"],
-        warn_overlap=options["warn_overlap"],
-        min_overlap=options["min_overlap"],
-        random_state=options["seed"],
-        verbose=watched,
-        n_jobs=-1,
-    )
+        raise UsageError(f"--{name} cannot be used with --method {method}, that of the paper.")
+    return ConDo(method.removeprefix("condo-"), options["map_"], **same)
 
 
 def _content(path: str) -> str:
@@ -386,7 +379,7 @@ def _limits(options: dict[str, Any]) -> dict[str, dict[str, float]]:
                 for limits, values in _limits_of_table(text).items():
                     found.setdefault(limits, {}).update(values)
             elif not sign:
-                raise click.UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
+                raise UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
             else:
                 found.setdefault(name, {})[feature] = _number(f"--{name}", limit)
     return found
@@ -398,7 +391,7 @@ def _limits_of_table(path: str) -> dict[str, dict[str, float]]:
         rows = list(csv.DictReader(file))
     if not rows or not {"feature", "tolerance"} <= {*rows[0]}:
         text = f"--tolerance {path}: a table needs the columns feature and tolerance"
-        raise click.UsageError(f"{text}. Got {listing([*rows[0]] if rows else [])}.")
+        raise UsageError(f"{text}. Got {listing([*rows[0]] if rows else [])}.")
     return {
         name: {row["feature"]: _number(path, row[name]) for row in rows if row.get(name)}
         for name in ("tolerance", "imprecision")
@@ -414,14 +407,14 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
     for link in links:
         feature, sign, kind = link.rpartition("=")
         if not sign:
-            raise click.UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
+            raise UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
         found[feature] = _number("--link", kind, "log", "logit")
     if name == "low-rank":
         if rank and not rank.isdecimal():
-            raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
+            raise UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
         return LowRank(int(rank or 2), links=found or None)
     if rank or name == "auto":
-        raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
+        raise UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 
 
@@ -430,4 +423,4 @@ def _number(option: str, value: str, *words: str) -> Any:
     try:
         return value if value in words else float(value)
     except ValueError:
-        raise click.UsageError(f"{option}: {value!r} is not a number.") from None
+        raise UsageError(f"{option}: {value!r} is not a number.") from None

@@ -25,104 +25,103 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 setting = partial(option, show_default=True)
 several = partial(option, multiple=True)
+flag = partial(option, is_flag=True)
+column = partial(option, metavar="COLUMN")
 
-json = option("--json", "as_json", is_flag=True, help="Print a record for machines.")
-verbose = option("--verbose", "-v", is_flag=True, help="Show progress, not on terminals alone.")
+json = flag("--json", "as_json", help="Print the result as JSON.")
+verbose = flag("--verbose", "-v", help="Show progress even if the output is not a terminal.")
 overlap = _together(
     setting("--warn-overlap", type=float, default=0.4, help="Warn if confounders overlap by less."),
     setting("--min-overlap", type=float, default=0.05, help="Refuse if they overlap by less."),
 )
-quiet = option("--quiet", "-q", is_flag=True, help="Say what is wrong alone; no verdict.")
+quiet = flag("--quiet", "-q", help="Print errors only.")
 previous = several(
     "--previous",
     metavar="FILE",
-    help="An earlier statistics file of the site, which others have; repeatable.",
+    help="An earlier statistics file of this site that others already have; repeatable.",
 )
 table = option("--table", metavar="CSV", help="Also write a table of all features.")
-force = option("--force", is_flag=True, help="Replace existing files.")
+force = flag("--force", help="Replace existing files.")
 writing = _together(force, json)
 running = _together(table, force, verbose, quiet, json, click.pass_obj)
 reading = _together(
-    option("--format", help="Format of input, if its name does not tell."),
+    option("--format", help="Format of the input, if the file name does not show it."),
     option("--delimiter", help="Delimiter of text tables; detected by default."),
     several(
         "--na",
         "na_values",
         metavar="MARK",
         callback=lambda _, __, marks: list(marks) or None,
-        help="Mark of missing values, in place of the usual ones (nothing, NA, N/A, n/a, #N/A, "
-        "NaN, nan, null, NULL, None and, among numbers, . and -); repeatable.",
+        help="Text that means a missing value, in place of the usual ones (an empty cell, NA, N/A, "
+        "n/a, #N/A, NaN, nan, null, NULL, None and, among numbers, . and -); repeatable.",
     ),
     setting("--encoding", default="utf-8", help="Encoding of text tables."),
     setting("--decimal", default=".", help="Decimal mark of text tables."),
-    option("--transpose", is_flag=True, help="Rows of input are features, and columns samples."),
-    option("--samples", metavar="SHEET", help="A table with more columns, a row for each sample."),
-    option("--id", metavar="COLUMN", help="With --samples, --transpose: the column of samples."),
+    flag("--transpose", help="The input has features in rows and samples in columns."),
+    option("--samples", metavar="SHEET", help="A second table: further columns of the samples."),
+    column("--id", help="With --samples or --transpose: the column of the sample names."),
 )
 domain = _together(
-    option("--domain", metavar="COLUMN", help="With one table: the column of the domain."),
+    column("--domain", help="With one table: the column that says which rows are NEW or OLD."),
     option(
         "--reference-label",
         metavar="LABEL",
-        help="With --domain, --batch or a table for each batch: which is OLD. Its rows are never "
-        "changed. (Of batches also: auto, consensus.)",
+        help="The label of OLD, for --domain, --batch or one table per batch. Its rows are never "
+        "changed. With batches, auto and consensus choose the reference.",
     ),
     option(
         "--query-label",
         metavar="LABEL",
-        help="With --domain: which is NEW, if there are more labels. Other rows are left alone.",
+        help="With --domain: the label of NEW. Other rows are neither used nor changed.",
     ),
 )
-bridge = option("--bridge", metavar="COLUMN", help="Of batches: equal values are one sample.")
+bridge = column("--bridge", help="Sample names; the same name in two batches is the same sample.")
 batches = _together(
-    option("--batch", metavar="COLUMN", help="With one table of many batches: their column."),
+    column("--batch", help="With one table of many batches: the batch of each row."),
     several(
         "--labels",
         metavar="NAME,...",
-        help="With a table for each batch: their labels; default: the names of the files.",
+        help="With one table per batch: the labels of the batches; by default the file names.",
     ),
     bridge,
-    option(
-        "--keep-unreachable",
-        is_flag=True,
-        help="Leave batches as they are that cannot be compared.",
-    ),
+    flag("--keep-unreachable", help="Leave batches as they are that cannot be compared."),
 )
 batch_label = option(
-    "--batch-label", metavar="LABEL", help="With a map file of many batches: that of all rows."
+    "--batch-label", metavar="LABEL", help="With maps of many batches: the batch of all rows."
 )
 fail_on = option(
     "--fail-on",
     type=click.Choice(["look", "unknown"]),
-    help="Write nothing, with exit code 4, if rows do not look like those the map was fitted on; "
-    "unknown: nor if that cannot be told.",
+    help="Write nothing and exit with code 4 if the rows do not look like those the map was "
+    "fitted on (look), or also if this is not known (unknown).",
 )
 require = option(
     "--require",
     type=click.Choice(["better", "not worse", "within limits"]),
-    help="Write nothing, with exit code 4, unless this is the verdict, or every --tolerance is "
-    "met.",
+    help="Write nothing and exit with code 4 unless the verdict is this one, or at least 'not "
+    "worse', or unless the error of every feature with a --tolerance is within limits.",
 )
 limits = _together(
     several(
         "--tolerance",
         metavar="FEATURE=ERROR",
-        help="The systematic error that is allowed, in the feature's unit; or a table with "
-        "columns feature, tolerance and maybe imprecision; repeatable.",
+        help="The largest allowed systematic error of a feature, in its unit; or the name of a CSV "
+        "table with the columns feature, tolerance and, if wanted, imprecision; repeatable.",
     ),
     several(
         "--imprecision",
         metavar="FEATURE=SD",
-        help="The standard deviation of repeated measurements of a sample: --tolerance is then "
-        "the total error that is allowed; repeatable.",
+        help="The standard deviation of repeated measurements of one sample. --tolerance is then "
+        "the largest allowed total error; repeatable.",
     ),
 )
-weights = option("--weights", metavar="COLUMN", help="How many rows each row counts for.")
+weights = column("--weights", help="The weight of each row: for how many rows it counts.")
 confounders = several(
     "--confounders",
     "-c",
     metavar="NAME[:cat|:num],...",
-    help="Columns that differ between domains for reasons that are not technical.",
+    help="Columns that differ between NEW and OLD for reasons that are not technical, such as "
+    "age or diagnosis. After the name, :cat means categories and :num numbers.",
 )
 columns = _together(
     confounders,
@@ -130,18 +129,18 @@ columns = _together(
         "--features",
         "-f",
         metavar="PATTERN,...",
-        help="Feature columns; default: the variables of h5ad, or other columns of numbers that do "
-        "not look like identifiers, dates, ages, codes or labels.",
+        help="The columns to map. By default the variables of an h5ad file, or all other columns "
+        "of numbers that do not look like identifiers, dates, ages, codes or labels.",
     ),
 )
 about_rows = _together(
-    option("--groups", metavar="COLUMN", help="The subject of each row."),
+    column("--groups", help="The subject (person, animal) of each row."),
     weights,
     setting(
         "--missing",
         type=_MISSING,
         default="raise",
-        help="Rows with missing confounders: refuse, leave out, or fill in.",
+        help="Rows that lack a confounder: refuse (raise), leave out (drop) or fill in (impute).",
     ),
 )
 data = _together(
@@ -154,22 +153,22 @@ data = _together(
     several(
         "--reliability",
         metavar="NAME=SHARE|COLUMN,...",
-        help="Of a confounder measured with error: the share of its variance that is signal, or "
-        "the columns that measure it; repeatable.",
+        help="For a confounder that is measured with error: the share of its variance that is not "
+        "error, or the columns of repeated measurements of it; repeatable.",
     ),
     about_rows,
     reading,
 )
 adding = _together(
     click.argument("new"),
-    option("--label", metavar="NAME", help="The label of the new batch; default: the file's name."),
-    several("--known", "more", metavar="TABLE", help="Rows of a batch that has a map; repeatable."),
+    option("--label", metavar="NAME", help="The label of the new batch; by default the file name."),
+    several("--known", "more", metavar="TABLE", help="Rows of a batch in MAPS; repeatable."),
     several(
         "--known-label",
         metavar="LABEL",
-        help="Of which batch these are, in the same order; default: the names of the files.",
+        help="The batch of each --known table, in the same order; by default the file names.",
     ),
-    option("--batch", metavar="COLUMN", help="In place of these: NEW has all rows, and labels."),
+    column("--batch", help="In place of --known: the batch of each row, if NEW has all rows."),
     confounders,
     bridge,
     about_rows,
@@ -180,77 +179,76 @@ fitting = _together(
         "--method",
         default="condokit",
         type=click.Choice(["condokit", "condo-kl", "condo-mmd"]),
-        help="condo-kl, condo-mmd: the method of the paper as it is, for comparisons; with --map "
-        "location-scale or affine, and without --divergence, --shrinkage, --link, --controls and "
-        "--reliability.",
+        help="condo-kl and condo-mmd are the methods exactly as in the paper, for comparison. They "
+        "take --map location-scale or affine, and no --divergence, --shrinkage, --link, --controls "
+        "or --reliability.",
     ),
     setting(
         "--map",
         "map_",
         default="location-scale",
         metavar="NAME",
-        help="auto, identity, shift, location-scale, monotone, affine, orthogonal, similarity, "
-        "or low-rank[:RANK].",
+        help="The kind of map: auto, identity, shift, location-scale, monotone, affine, "
+        "orthogonal, similarity, or low-rank[:RANK].",
     ),
     setting(
         "--divergence",
         default="auto",
         metavar="NAME",
-        help="auto, reverse-kl, forward-kl, likelihood, ot, pc-match, mmd, or energy.",
+        help="Criterion: auto, reverse-kl, forward-kl, likelihood, ot, pc-match, mmd, or energy.",
     ),
-    setting("--shrinkage", default="auto", help="Pull to no change: auto, none, or 0 to 1."),
+    setting("--shrinkage", default="auto", help="Pull towards no change: auto, none, or 0 to 1."),
     several(
         "--link",
         "links",
         metavar="FEATURE=log|logit|POWER",
-        help="Keep a feature positive or bounded; repeatable.",
+        help="Keep a feature positive (log, POWER) or between 0 and 1 (logit); repeatable.",
     ),
     several(
         "--controls",
         metavar="PATTERN,...",
-        help="Negative controls: features that nothing of interest moves.",
+        help="Negative controls: features that differ for technical reasons only.",
     ),
     overlap,
-    setting("--seed", type=IntRange(0), default=0, help="Seed of what draws at random."),
+    setting("--seed", type=IntRange(0), default=0, help="Seed of the random numbers."),
     option(
         "--bootstrap",
         "n_resamples",
         type=IntRange(0),
         default=0,
-        help="Refits for errors of any map.",
+        help="Number of refits on resampled rows, to find standard errors of any map.",
     ),
 )
 gathering = _together(
     click.argument("tables", nargs=-1, required=True, metavar="TABLE..."),
-    option("--domain", metavar="COLUMN", help="The column with the domain (the site) of each row."),
-    option("--label", metavar="NAME", help="In place of --domain: the domain of all rows."),
-    option("--reference-label", metavar="NAME", help="The domain that the others are mapped to."),
+    column("--domain", help="The column with the site of each row."),
+    option("--label", metavar="NAME", help="In place of --domain: the site of all rows."),
+    option("--reference-label", metavar="NAME", help="The site that the others are mapped to."),
     columns,
     several(
         "--range",
         "ranges",
         metavar="NAME=LOW:HIGH",
-        help="Of a confounder of numbers: between which values it can lie, the same at all sites; "
-        "repeatable.",
+        help="Lowest and highest possible value of a number, the same at all sites; repeatable.",
     ),
     weights,
     option(
         "--given",
         metavar="MAP",
-        help="For a second round: the map of the first. Features that had heavy tails are then "
-        "also counted in bins, with all rows in memory.",
+        help="For a second round: the map that was fitted in the first. Features with heavy tails "
+        "are then also counted in bins, with all rows in memory.",
     ),
     setting(
         "--missing",
         type=click.Choice(["raise", "drop"]),
         default="raise",
-        help="Rows with missing confounders: refuse, or leave out.",
+        help="Rows that lack a confounder: refuse (raise) or leave out (drop).",
     ),
     setting(
         "--min-cell",
         type=IntRange(3),
         default=5,
-        help="The fewest rows of which anything is written.",
+        help="Nothing is written about groups of fewer rows than this.",
     ),
     previous,
     reading,

@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import click
+from click import UsageError
 
 _HEAD = 1 << 12  # bytes of a file that tell what it holds
 _SAME = "batch bridge confounders controls decimal delimiter divergence domain features map "
@@ -55,6 +57,29 @@ def tell(text: str, matters: bool = True) -> None:
         click.echo(text, err=True)
 
 
+def few_hidden(known: Any, key: str = "") -> Any:
+    """Return facts or a record in which small numbers of bridges are hidden, as those of rows."""
+    from numpy import asarray
+
+    from condokit.data.disclosure import hidden_counts
+
+    if isinstance(known, dict):
+        return {name: few_hidden(value, name) for name, value in known.items()}
+    if isinstance(known, list):
+        return [few_hidden(value, key) for value in known]
+    if is_dataclass(known) and not isinstance(known, type):
+        inside = {one.name: getattr(known, one.name) for one in fields(known)}
+        return replace(known, **few_hidden(inside))
+    is_count = key == "bridges" and isinstance(known, int | float)
+    return hidden_counts(asarray([float(known)]))[0] if is_count else known
+
+
+def features_of(affine: Any) -> str:
+    """Return how many features a map takes."""
+    n = affine.n_features_in_
+    return f"{n} feature{'s' * (n != 1)}"
+
+
 def answer(as_json: bool, record: Any, text: str) -> None:
     """Print a record for machines, or say it to people."""
     if as_json:
@@ -92,14 +117,14 @@ def check_outputs(
 
     wanted = [path for path in outputs if path is not None]
     if wanted.count("-") + as_json > 1:
-        raise click.UsageError("Only one of --json and the outputs can go to standard output.")
+        raise UsageError("Only one of --json and the outputs can go to standard output.")
     read = {_file_of(path) for path in inputs if path not in (None, "-")}
     places = {path: _file_of(path) for path in wanted if path != "-"}
     for path, place in places.items():
         if list(places.values()).count(place) > 1 or wanted.count(path) > 1:
-            raise click.UsageError(f"{path} is named for two outputs.")
+            raise UsageError(f"{path} is named for two outputs.")
         if place in read:
-            raise click.UsageError(f"{path} is read, and would be lost; choose another output.")
+            raise UsageError(f"{path} is read, and would be lost; choose another output.")
     for path in wanted:
         check_target(path, force)
 

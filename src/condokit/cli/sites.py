@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
+from click import UsageError
 
 from condokit.checks import listing
 from condokit.cli.outputs import load_map, tell
@@ -20,16 +20,16 @@ from condokit.statistics.reveals import facts_of, words
 
 pa = arrow()
 _SAID = "reference domain query_label batch confounders features weights reliability"
-_NEED_ROWS = "report table adapted n_resamples controls links groups bridge"
+_NEED_ROWS = "report table adapted n_resamples controls links groups bridge tolerance imprecision"
 
 
 def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
     """Gather the statistics of files, of which a batch at a time is in memory."""
     if (options["domain"] is None) == (options["label"] is None):
         text = "Give --domain COLUMN, which has the domain of each row, or --label NAME for all."
-        raise click.UsageError(text)
+        raise UsageError(text)
     if len(set(paths)) < len(paths):
-        raise click.UsageError("A table is named twice: its rows would count twice.")
+        raise UsageError("A table is named twice, so that its rows would count twice.")
     options["ranges"] = _ranges(options["ranges"])
     given = options.pop("given")
     known = None if given is None else load_map(given, of_batches=True)
@@ -72,7 +72,7 @@ def _rows(
     roles = roles_of([source], options, domain)
     confounders, declared = roles.confounders or [], set(roles.categorical or ())
     if strange := [name for name in ranges if name not in confounders or name in declared]:
-        raise click.UsageError(f"--range: {listing(strange)} is no confounder of numbers in -c.")
+        raise UsageError(f"--range: {listing(strange)} is not a numeric confounder of -c.")
     how: dict[str, Any] = {"domain": domain, "confounders": confounders or None, "ranges": ranges}
     how |= {"features": roles.features, "categorical": roles.categorical}
     how |= {"sample_weight": roles.sample_weight, "missing": roles.missing}
@@ -96,7 +96,7 @@ def _refuse_undeclared(stats: Statistics, numbers: set[str]) -> None:
     names = stats.categories
     for j, name in enumerate(names, 1):
         if name in numbers and len({cell[j] for cell in stats.cells}) > 2:
-            raise click.UsageError(
+            raise UsageError(
                 f"Confounder {name!r} has numbers: say -c {name}:cat if they are categories, or "
                 f"--range {name}=LOW:HIGH between which values they can lie."
             )
@@ -111,7 +111,7 @@ def _ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
         except ValueError:
             low = high = 0.0
         if not name or not low < high:
-            raise click.UsageError(f"--range {value}: write NAME=LOW:HIGH, as age=18:95.")
+            raise UsageError(f"--range {value}: write NAME=LOW:HIGH, for example age=18:95.")
         found[name] = low, high
     return found
 
@@ -120,7 +120,7 @@ def are_statistics(new: str, more: tuple[str, ...], reference: str | None = None
     """Tell whether a fit has statistics in place of rows, of all sites or of OLD alone."""
     found = {path.endswith(".json") for path in (new, *more)}
     if len(found) > 1:
-        raise click.UsageError(
+        raise UsageError(
             "Give tables, or statistics files alone (.json). OLD may be such a file beside a table "
             "NEW: condokit fit new.csv --reference old.json."
         )
@@ -136,7 +136,7 @@ def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
             if options.get(key) and key not in said:
                 name = {"n_resamples": "bootstrap", "links": "link"}.get(key, key)
                 option = f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"{option} does not go with statistics files: it {why}.")
+                raise UsageError(f"{option} cannot be used with statistics files: it {why}.")
     if beside:
         old = Statistics.load(options["reference"])
         parts = [_gathered_like(old, options), old]
@@ -152,11 +152,11 @@ def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
         merge_parts(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
     if len(names) > 1:
-        raise click.UsageError(
+        raise UsageError(
             f"Files and --reference-label name {listing(sorted(names, key=str))} as OLD."
         )
     if not names and "reference" not in labels:
-        raise click.UsageError(f"Say with --reference-label which is OLD: {listing(labels, 12)}.")
+        raise UsageError(f"Say with --reference-label which is OLD: {listing(labels, 12)}.")
     return parts, given
 
 
@@ -164,11 +164,11 @@ def _gathered_like(old: Statistics, options: dict[str, Any]) -> Statistics:
     """Gather the statistics of NEW, of the features and confounders that those of OLD have."""
     path, kinds = options["new"], old.confounders
     if options["more"]:
-        raise click.UsageError("--reference does not go with a table for each batch.")
+        raise UsageError("--reference cannot be used with one table per batch.")
     given = confounder_kinds(options["confounders"], list(kinds), {})
     if given and {*given} != {*kinds}:
         text = f"{options['reference']} has the confounders {listing(kinds)}, which NEW needs, too."
-        raise click.UsageError(f"{text} Got -c {','.join(given)}.")
+        raise UsageError(f"{text} Got -c {','.join(given)}.")
     marks = (f"{name}{':cat' if kind == 'categorical' else ''}" for name, kind in kinds.items())
     label = "new" if path == "-" else Path(Path(path).name.removesuffix(".gz")).stem
     said: dict[str, Any] = {

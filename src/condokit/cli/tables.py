@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import narwhals.stable.v2 as nw
 import numpy as np
+from click import UsageError
 
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING, SHEET
@@ -145,9 +145,9 @@ def arranged_table(path: str, options: dict[str, Any], reading: dict[str, Any]) 
     """Return a whole table, with samples in rows and the columns of their sheet."""
     turned, sheet, name = (options.get(option) for option in SHEET)
     if sheet is not None and name is None:
-        raise click.UsageError("--samples needs --id, the column of samples in both tables.")
+        raise UsageError("--samples needs --id, the column of the sample names in both tables.")
     if name is not None and sheet is None and not turned:
-        raise click.UsageError("--id goes with --samples or --transpose.")
+        raise UsageError("--id can only be used with --samples or --transpose.")
     reading = reading | {"texts": [*(reading.get("texts") or ()), name]}  # 007 is no number
     table = read_table(path, **reading)
     table = _transposed(path, table, name, options["decimal"]) if turned else table
@@ -257,16 +257,15 @@ def _check_ways(
     if [reference, domain, batch, more or None].count(None) != 3:
         text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
         text += "many batches, or a table for each batch: A.csv B.csv C.csv --reference-label A."
-        raise click.UsageError(text)
+        raise UsageError(text)
     if batch is None and not more:
         check_label(domain, reference_label, options["query_label"])
         if options["bridge"] is not None or options["keep_unreachable"]:
-            text = "--bridge and --keep-unreachable go with --batch, or with a table for each batch"
-            raise click.UsageError(f"{text}.")
+            raise UsageError("--bridge and --keep-unreachable need --batch, or a table per batch.")
     if options["labels"] and not more:
-        raise click.UsageError("--labels go with several tables, one for each batch.")
+        raise UsageError("--labels can only be used with several tables, one per batch.")
     if [new, reference, *more].count("-") > 1:
-        raise click.UsageError("Standard input can be one of the tables, but not several.")
+        raise UsageError("Standard input can be one of the tables, but not several.")
 
 
 def file_labels(paths: Sequence[str], options: dict[str, Any]) -> list[str]:
@@ -275,7 +274,7 @@ def file_labels(paths: Sequence[str], options: dict[str, Any]) -> list[str]:
     names = given or [Path(Path(path).name.removesuffix(".gz")).stem for path in paths]
     if len(names) != len(paths) or len({*names}) < len(names) or {"", "-", "*"} & {*names}:
         text = f"{len(paths)} tables need as many different labels; give them with --labels A,B."
-        raise click.UsageError(f"{text} Got {listing(names, 12)}.")
+        raise UsageError(f"{text} Got {listing(names, 12)}.")
     return names
 
 
@@ -322,7 +321,8 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
                     source.types[name] = wanted
         many = options.get("batch") or options.get("more")
         if features is not None and not (many and features == ["common"]):
-            chosen = [first[i] for i in Table(_empty(sources[0])).find(features, set(taken))]
+            table = Table(_empty(sources[0]), sources[0].path)
+            chosen = [first[i] for i in table.find(features, set(taken))]
             for source in sources:
                 check_names(source.path, source.names, chosen)
                 rows = source.parts(chosen)
@@ -382,9 +382,9 @@ def _empty(source: Source) -> Any:
 def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:
     """Refuse a column of domains without the label of OLD, and labels without the column."""
     if (domain is None) != (reference_label is None):
-        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+        raise UsageError("Give both --domain and --reference-label, the label of OLD, or neither.")
     if query_label is not None and (domain is None or query_label == reference_label):
-        raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
+        raise UsageError("--query-label must be the label of NEW in the column --domain.")
 
 
 def _check_labels(source: Source, only: Sequence[str]) -> None:
@@ -420,7 +420,7 @@ def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> li
     for value in values:
         parts += [value] if value in known else [p.strip() for p in value.split(",") if p.strip()]
     if values and not parts:
-        raise click.UsageError(f"{option} {values[0]!r} names no column.")
+        raise UsageError(f"{option} {values[0]!r} names no column.")
     return list(dict.fromkeys(parts))
 
 
@@ -434,7 +434,7 @@ def confounder_kinds(
         if part in known or not name:
             name, kind = part, ""
         elif kind not in ("cat", "num"):
-            raise click.UsageError(
+            raise UsageError(
                 f"--confounders {part}: after the colon comes cat (categories) or num (a number)."
             )
         repeats = reliability.get(name)
@@ -449,7 +449,7 @@ def reliabilities(values: tuple[str, ...]) -> dict[str, Any]:
         name, _, given = value.partition("=")
         columns = [column.strip() for column in given.split(",") if column.strip()]
         if not name or not columns:
-            raise click.UsageError(f"--reliability {value}: write NAME=0.8 or NAME=COLUMN,COLUMN.")
+            raise UsageError(f"--reliability {value}: write NAME=0.8 or NAME=COLUMN,COLUMN.")
         try:
             found[name] = float(given)
         except ValueError:

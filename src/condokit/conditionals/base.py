@@ -1,4 +1,4 @@
-"""What an estimator of features given confounders offers and finds; that of strata."""
+"""Base class of estimators of features given confounders, their result, and that of strata."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from condokit.data.arrays import precisions
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 
-VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
+VARIANCE_FLOOR = 1e-4  # smallest variance, as a share of the pooled within-stratum variance
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class Moments:
     Parameters
     ----------
     mean, var : ndarray of shape (n_values, n_features)
-        The moments.
+        Means and variances given the confounder value.
     precision : ndarray of shape (n_values, n_features)
-        What to use for 1 / var: exactly that, or an estimate freed of its bias.
+        The estimate of 1 / variance: either 1 / var, or one without the bias that 1 / var has with
+        few rows.
     count, dof : ndarray of shape (n_values,)
-        Independent rows behind each mean, and degrees of freedom behind each variance.
+        Number of independent rows behind each mean, and degrees of freedom of each variance.
 
     Examples
     --------
@@ -49,9 +50,9 @@ class Moments:
 
 
 class Conditional(BaseEstimator, ABC):
-    """An estimator of features given confounders, one domain at a time.
+    """Base class of estimators of features given confounders, applied to one domain at a time.
 
-    `moments_at` is all that one of your own must have.
+    An estimator of your own needs `moments_at` only.
 
     Examples
     --------
@@ -70,26 +71,25 @@ class Conditional(BaseEstimator, ABC):
     True
     """
 
-    # whether neighbouring confounder values learn from each other; otherwise the values that are
-    # compared are strata
+    # whether estimates borrow from neighbouring confounder values; otherwise by strata
     is_smooth: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False  # whether rows may have weights
-    # whether it draws rows itself (`sample_at`), `n_draws` with the seed `random_state`
+    # whether it has a method `sample_at` that draws `n_draws` rows with the seed `random_state`
     imputes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
-        """Return the moments of features X, known at `covariates`, at other confounder values.
+        """Estimate the moments of features at given confounder values.
 
         Parameters
         ----------
         X : ndarray of shape (n_rows, n_features)
-            Rows of one domain.
+            Features of the rows of one domain.
         covariates : Covariates
-            Their confounders: `Z` the continuous ones (n_rows, n_columns), `category` the number of
-            the combination of categories, `counts` how much each row counts.
+            Confounders of the same rows: `Z` the continuous ones (n_rows, n_columns), `category`
+            the number of the combination of categories, `counts` how many rows each row counts for.
         at : Covariates
-            The confounder values to compare at, as many rows as there are values.
+            The confounder values at which the domains are compared, one row for each value.
 
         Returns
         -------
@@ -101,9 +101,9 @@ class Conditional(BaseEstimator, ABC):
 class Stratified(Conditional):
     r"""Means and variances within each stratum, in one pass over the rows.
 
-    Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
-    variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
-    subject count for less (see `condokit.data.grouped.effective_counts`).
+    Variances have the divisor n - 1. A stratum with one row gets the pooled within-stratum variance
+    of its domain, and no variance is below 1e-4 times that. With `groups`, rows of one subject
+    count for less (see `condokit.data.grouped.effective_counts`).
 
     Examples
     --------
@@ -125,12 +125,15 @@ class Stratified(Conditional):
 
 
 def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:
-    """Turn grouped sums into moments, with borrowed and floored variances."""
+    """Turn sums by stratum into moments; see `Stratified` for variances.
+
+    `count` are rows and `independent` effective rows, if rows of one subject are correlated.
+    """
     dof = count - 1
     lone = dof < 0.5
     pooled = squares[~lone].sum(axis=0) / max(float(dof[~lone].sum()), 1e-300)
     var = np.where(lone[:, None], pooled, squares / np.where(lone, 1.0, dof)[:, None])
     var = np.maximum(var, VARIANCE_FLOOR * pooled)
-    # one subject with many rows still has a variance, if a poor one
+    # a single subject with many rows still shows a variance, though a poor one
     poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
     return Moments(mean, var, precisions(var), independent, poor)

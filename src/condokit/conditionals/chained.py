@@ -10,7 +10,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.io.formats import need
 
-# those of MICE-Forest, which the paper names, with what makes LightGBM repeat between machines
+# settings of MICE-Forest, which the paper names; the last ones make LightGBM reproducible
 _FOREST = {
     "objective": "regression",
     "boosting": "rf",
@@ -30,10 +30,11 @@ _FOREST = {
 class Chained(Conditional):
     """The paper's chained imputation: random forests and predictive mean matching.
 
-    Every feature in turn is predicted from the confounders and the other features; a draw is the
-    observed value of one of the rows whose prediction is nearest. Every draw has forests of its
-    own, with the settings of MICE-Forest. For comparison: slower and noisier than the other
-    estimators. Needs LightGBM (``pip install condokit[lightgbm]``).
+    In turn, every feature is predicted from the confounders and the other features by a random
+    forest with the settings of MICE-Forest. An imputation is the observed value of a random row
+    among those whose predictions are nearest (predictive mean matching). Every imputation grows new
+    forests. This is for comparison: it is slower and noisier than the other estimators. Needs
+    LightGBM (``pip install condokit[lightgbm]``).
 
     Parameters
     ----------
@@ -42,12 +43,12 @@ class Chained(Conditional):
     n_iter : int, default=2
         Rounds over the features.
     n_neighbors : int, default=5
-        Nearest predictions among which a draw is chosen.
+        Number of nearest predictions among which one is chosen at random.
     n_estimators : int, default=48
-        Trees of a forest, each of 63.2% of the rows.
+        Trees of a forest, each grown on 63.2% of the rows.
     fraction : float, default=1.0
         Share of the confounder values, evenly taken, at which features are imputed: the paper's
-        F, an option there too, which imputes at all values unless told otherwise.
+        F, whose default is all of them, too.
     random_state : int, default=0
         Seed.
 
@@ -80,7 +81,7 @@ class Chained(Conditional):
         draws = self.sample_at(X, covariates, at, self.n_draws, rng)
         pooled = X.var(axis=0, ddof=1)
         var = np.maximum(draws.var(axis=1, ddof=1), VARIANCE_FLOOR * pooled)
-        # the inverse of a variance of few draws is biased upwards
+        # E[1 / s^2] = (n - 1) / (n - 3) / var for n normal draws, which is corrected here
         precision = max(self.n_draws - 3, 1) / ((self.n_draws - 1) * ones_for_zeros(var))
         count = np.full(len(at.Z), float(self.n_draws))
         return Moments(draws.mean(axis=1), var, precision, count, count - 1)
@@ -88,7 +89,7 @@ class Chained(Conditional):
     def sample_at(
         self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
     ) -> Array:
-        """Draw features at other confounder values, shape (n_values, n_draws, n_features)."""
+        """Impute features at other confounder values: (n_values, n_draws, n_features)."""
         lightgbm = need("lightgbm", "conditional='chained' needs LightGBM", "lightgbm")
         if len(X) < 2:
             raise ValueError("conditional='chained' cannot learn from 1 sample. Add rows.")
@@ -99,7 +100,7 @@ class Chained(Conditional):
         return np.stack(draws, axis=1)
 
     def _impute(self, lightgbm: Any, X: Array, known: Array, asked: Array, rng: Any) -> Array:
-        """Return one imputation of features where the confounders are those asked for."""
+        """Return one imputation (n_asked, n_features) at the confounders `asked`."""
         n_rows, d = X.shape
         out = X[rng.integers(0, n_rows, len(asked))]
         for _, j in np.ndindex(self.n_iter if d > 1 else 1, d):
@@ -110,7 +111,7 @@ class Chained(Conditional):
             settings = {**_FOREST, "seed": int(rng.integers(2**31))}
             data = lightgbm.Dataset(inputs, X[:, j])
             forest = lightgbm.train(settings, data, num_boost_round=self.n_estimators)
-            # trees predict in steps: ties are broken at random
+            # trees predict few different values, so ties are broken at random
             spread = 1e-6 * float(X[:, j].std())
             donors, place = (
                 np.asarray(forest.predict(rows)) + spread * rng.normal(size=len(rows))

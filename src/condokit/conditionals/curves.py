@@ -1,8 +1,8 @@
-"""Features given confounders by penalised curves: a basis, and a regression of all on it.
+"""Features given confounders by penalised curves: a basis, and a regression of all features on it.
 
-Mean and log-variance of a feature are sums of ridge-penalised blocks of basis functions; the
-variance of each block's coefficients comes from the data (empirical Bayes), so blocks that are not
-needed vanish. All features share the basis, which makes the work a few matrix products.
+Mean and log-variance of a feature are sums of ridge-penalised blocks of basis functions. The prior
+variance of each block's coefficients is estimated (empirical Bayes), so blocks that are not needed
+shrink to zero. All features share the basis, so that most of the work is a few matrix products.
 """
 
 from functools import cached_property
@@ -15,19 +15,22 @@ from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
 from condokit.data.arrays import is_constant, ones_for_zeros, precisions, quantiles
 from condokit.data.covariates import Covariates
 
-_FEATURE_BATCH = 256
+_FEATURE_BATCH = 256  # features fitted at a time, for memory
 _KNOTS = 12  # of each mean curve; half of them for the variance
-_ALTERNATIONS = 10  # of mean and variance
-_MOST_COLUMNS = 60  # of one block that crosses curves with categories
-_ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
-_LEADING = 2  # beyond that, the columns that matter most
-_FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
-_LEAST_NOISE = 1e-8  # variance, in standard units, where curves explain a feature exactly
-_INDICES = 3  # and curves of this many linear combinations
+_ALTERNATIONS = 10  # of fitting means and variances in turn
+_MOST_COLUMNS = 60  # of a block of products of curves and categories
+_ADDITIVE = 4  # with up to so many continuous columns, each has a curve
+_LEADING = 2  # with more, only this many of the most important columns,
+_FEW_PRODUCTS = 1 << 18  # products of functions that are cheaper to keep than to compute again
+_LEAST_NOISE = 1e-8  # smallest variance, in standard units, if curves explain a feature exactly
+_INDICES = 3  # and this many linear combinations of the columns
 
 
 class Basis:
-    """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces."""
+    """Basis functions of the confounders in blocks: constant, linear, levels, curves, surfaces.
+
+    Every block is scaled to a mean square of one over rows.
+    """
 
     def __init__(self, covariates: Covariates, n_knots: int, directions: Array | None) -> None:
         axes = _axes(covariates.Z, directions)
@@ -39,7 +42,7 @@ class Basis:
         self.block = np.repeat(np.arange(-1, len(blocks)), [1, *(v.shape[1] for v in blocks)])
 
     def _blocks(self, covariates: Covariates) -> list[Array]:
-        """Return all blocks but the constant, not yet in their units."""
+        """Return all blocks except the constant, before they are scaled."""
         Z, n_categories = covariates.Z, covariates.n_categories
         E = np.eye(n_categories)[covariates.category] if n_categories > 1 else None
         p = Z.shape[1]
@@ -49,7 +52,7 @@ class Basis:
             if p and p * n_categories <= _MOST_COLUMNS:
                 blocks.append(cross(E, Z))
         for curve in self._curves:
-            if p > _ADDITIVE and np.count_nonzero(curve.axes) == 1:  # it matters on its own
+            if p > _ADDITIVE and np.count_nonzero(curve.axes) == 1:  # a column, no combination
                 blocks.append(Z @ curve.axes)
             values = curve(Z)
             blocks.append(values)
@@ -64,7 +67,12 @@ class Basis:
 
 
 class _Radial:
-    r"""A low-rank thin-plate curve or surface: :math:`\sum_k c_k |u - \kappa_k|^3`, rotated."""
+    r"""A low-rank radial curve or surface, :math:`\sum_k c_k |u - \kappa_k|^3`, with knots kappa.
+
+    With K the matrix of cubed distances between knots, the functions are multiplied by the inverse
+    root of K, so that a ridge penalty on the coefficients penalises roughness. Their linear part,
+    which has its own block, is removed by regression.
+    """
 
     def __init__(self, covariates: Covariates, axes: Array, n_knots: int) -> None:
         self.axes = axes
@@ -86,7 +94,7 @@ class _Radial:
 
 
 def _axes(Z: Array, directions: Array | None) -> list[Array]:
-    """Return the projections that get a curve (one column) or a surface (several)."""
+    """Return projections (n_columns, 1 or more) of Z that get a curve (one) or a surface (more)."""
     p = Z.shape[1]
     unit = np.eye(p)
     if p <= _ADDITIVE:
@@ -100,7 +108,10 @@ def _axes(Z: Array, directions: Array | None) -> list[Array]:
 
 
 def directions(covariates: Covariates, Y: Array) -> Array | None:
-    """Return combinations of many columns along which features vary most, by ridge regression."""
+    """Return linear combinations of many columns along which features vary most; None for few.
+
+    They are the leading left singular vectors of the coefficients of a ridge regression.
+    """
     Z = covariates.Z
     p = Z.shape[1]
     if p <= _ADDITIVE:
@@ -121,7 +132,7 @@ class CurveRegression:
     :math:`\varepsilon_i \sim N(0, 1 / W_i)` and :math:`\beta_b \sim N(0, \tau_b^2)` in block b (the
     constant is free). Marginally :math:`y \sim N(0, C)` with
     :math:`C^{-1} = W - W \Phi \Sigma \Phi' W` and :math:`\Sigma = (\Phi' W \Phi + \tau^{-2})^{-1}`.
-    All prior variances begin at `start`.
+    The prior variances :math:`\tau_b^2` have the starting value `start`.
     """
 
     def __init__(self, basis: Basis, n_features: int, start: float) -> None:
@@ -129,19 +140,22 @@ class CurveRegression:
         self.tau2 = np.full((n_features, basis.n_blocks), start)
 
     def posterior(self, gram: Array) -> Array:
-        """Return the posterior covariances of the coefficients, given all Phi' W Phi."""
+        """Return the posterior covariances of coefficients, given Phi' W Phi of each feature."""
         self.precision = np.full((len(self.tau2), len(self.block)), 1e-8)
         self.precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
         H, diagonal = gram.copy(), np.arange(len(self.block))
-        # what rounding leaves of functions that rows do not tell apart must not be inverted
+        # collinear functions leave only rounding errors on the diagonal, which must not be inverted
         least = 1e-14 * np.trace(gram, axis1=1, axis2=2)[:, None]
         H[:, diagonal, diagonal] += self.precision + least
         self.cov = np.linalg.inv(H)
         return self.cov
 
     def update_prior(self, beta: Array) -> None:
-        r"""Renew the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`."""
-        # gamma_b is the number of coefficients that the data determine (MacKay 1992)
+        r"""Update the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`.
+
+        :math:`\gamma_b` is the effective number of coefficients of block b that the data determine
+        (MacKay 1992).
+        """
         variance = np.einsum("drr->dr", self.cov)
         for b in range(self.tau2.shape[1]):
             mine = self.block == b
@@ -151,20 +165,25 @@ class CurveRegression:
 
 
 class Products:
-    """Weighted products of basis functions: one by one for few features, one product for many."""
+    """Weighted products of basis functions, computed in the cheaper of two ways.
+
+    For few features, one matrix product for each; for many, all products of two functions are kept,
+    and one matrix product serves all features.
+    """
 
     def __init__(self, Phi: Array) -> None:
         self.Phi = Phi
 
     @cached_property
     def _pairs(self) -> tuple[Array, Array, Array]:
-        """All products of two functions, and their numbers."""
+        """All products of two functions (n_rows, n_pairs), and the numbers of these functions."""
         up, down = np.triu_indices(self.Phi.shape[1])
         pairs = self.Phi[:, up]
         pairs *= self.Phi[:, down]
         return pairs, up, down
 
     def _one_by_one(self, n_features: int) -> bool:
+        """Return whether one product for each feature is cheaper."""
         n, r = self.Phi.shape
         return n_features <= r and (n_features < 4 or n * r**2 > _FEW_PRODUCTS)
 
@@ -173,7 +192,7 @@ class Products:
         Phi, r = self.Phi, self.Phi.shape[1]
         if self._one_by_one(W.shape[1]):
             roots = (Phi * root[:, None] for root in np.sqrt(W).T)
-            return np.stack([root.T @ root for root in roots])  # of one factor: half of the work
+            return np.stack([root.T @ root for root in roots])  # BLAS does half of the work then
         pairs, up, down = self._pairs
         out = np.empty((W.shape[1], r, r))
         out[:, up, down] = out[:, down, up] = W.T @ pairs
@@ -189,10 +208,10 @@ class Products:
 
 
 class Splines(Conditional):
-    """Penalised curves of the mean and of the log-variance of every feature.
+    """Penalised curves for the mean and for the log-variance of every feature.
 
-    Additive curves, surfaces of two or three columns, and curves for every category, with
-    smoothness by empirical Bayes.
+    There are additive curves, surfaces of two or three columns, and curves for every category.
+    Their smoothness is chosen by empirical Bayes.
 
     Examples
     --------
@@ -211,7 +230,7 @@ class Splines(Conditional):
         middle = counts @ X / counts.sum()
         spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
         constant = is_constant(spread, middle)
-        unit = np.where(constant, np.inf, spread)  # what is rounding becomes 0
+        unit = np.where(constant, np.inf, spread)  # rounding errors of a constant become 0
         leading = directions(covariates, (X - middle) / unit)
         bases = Basis(covariates, _KNOTS, leading), Basis(covariates, _KNOTS // 2, leading)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
@@ -231,7 +250,7 @@ class Splines(Conditional):
     def _fit(
         self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array, counts: Array
     ) -> tuple[Array, Array, Array]:
-        """Alternate mean and variance curves of standardised features."""
+        """Fit mean and log-variance curves of standardised features in turn."""
         mean = CurveRegression(bases[0], Y.shape[1], 1.0)
         noise = CurveRegression(bases[1], Y.shape[1], 0.3)
         log_var, precision = None, np.full(Y.shape, 1 / 0.3)
@@ -240,7 +259,6 @@ class Splines(Conditional):
             cov = mean.posterior(products.gram(W))
             beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))
             mean.update_prior(beta)
-            # squared residuals over one minus the leverage of their row
             square = (Y - products.Phi @ beta.T) ** 2
             square /= np.maximum(1 - products.variances(cov) * precision, 0.05)
             gamma, log_var, bounds = _fit_noise(noise, Psi, counts, square, log_var)
@@ -251,14 +269,18 @@ class Splines(Conditional):
 def _fit_noise(
     noise: CurveRegression, Psi: Array, weights: Array, square: Array, log_var: Array | None
 ) -> tuple[Array, Array, Array]:
-    r"""Regress log-variances :math:`\Psi \gamma` on squares; return gamma, these, their bounds."""
+    r"""Fit log-variances :math:`\Psi \gamma` to squared residuals `square` (leverage-corrected).
+
+    Two steps of Fisher scoring for a gamma likelihood with log link. Returns :math:`\gamma`, the
+    log-variances, and the bounds at which they are cut.
+    """
     typical = np.log(np.maximum(weights @ square / weights.sum(), _LEAST_NOISE))
-    bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
+    bounds = typical + np.array([[-7.0], [4.0]])  # so that no single row has nearly all weight
     log_var = np.broadcast_to(typical, square.shape) if log_var is None else log_var
     weighted = Psi * (0.5 * weights[:, None])
     gram = weighted.T @ Psi
     cov = noise.posterior(np.broadcast_to(gram, (square.shape[1], *gram.shape)))
-    for _ in range(2):  # Fisher scoring of a gamma likelihood with log link
+    for _ in range(2):
         excess = np.clip(square * np.exp(-log_var) - 1, -1.0, 20.0)
         gamma = np.einsum("drs,sd->dr", cov, weighted.T @ (log_var + excess))
         log_var = np.clip(Psi @ gamma.T, *bounds)
@@ -267,12 +289,12 @@ def _fit_noise(
 
 
 def cross(E: Array, values: Array) -> Array:
-    """Return the products of all columns of one with all of the other."""
+    """Return the products of every column of E with every column of `values`."""
     return (E[:, :, None] * values[:, None, :]).reshape(len(values), -1)
 
 
 def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
-    """Spread knots over the rows: quantiles in one dimension, farthest points beyond."""
+    """Return knots among the rows: quantiles in one dimension, else farthest-point sampling."""
     if u.shape[1] == 1:
         return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots, weights))[:, None]
     chosen = [int(np.argmin((u**2).sum(axis=1)))]

@@ -1,4 +1,4 @@
-"""Features given confounders of any kind, by local lines."""
+"""Features given confounders of any kind, by local linear kernel regression."""
 
 from dataclasses import replace
 
@@ -11,28 +11,29 @@ from condokit.data.covariates import Covariates
 from condokit.data.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
 
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
-_WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
-_NARROWINGS = 8  # at most, by the root of two each
+_WIDEST = 2.0  # bandwidth from which the search starts, as a multiple of Silverman's
+_NARROWINGS = 8  # largest number of steps, each a division by the root of two
 _CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
-_FEW_ROWS = 3  # of a category, below which it borrows spread
-_ENOUGH_ROWS = 20.0  # effective ones, below which variances lean on that of all rows
-_FAR = 1e-12  # weight of every row far from all rows
+_FEW_ROWS = 3  # a category with fewer rows gets the spread of all others
+_ENOUGH_ROWS = 20.0  # effective rows; with fewer, variances are pulled to that of all rows
+_FAR = 1e-12  # weight of every row at a point far from all rows, so that no sum is 0
 
 
 class KernelSmoother(Conditional):
     r"""Local linear means, and smoothed squared residuals as variances.
 
-    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
-    twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
-    gains more than its standard error. Categories with fewer than three rows borrow the spread of
-    all others, and where the smoother sees fewer than 20 rows, its variance leans on that of all.
+    One matrix of smoothing weights serves all features. The bandwidth starts at twice Silverman's,
+    and is divided by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features gains
+    more than its standard error. Categories with fewer than three rows get the spread of all
+    others. Where fewer than 20 effective rows are near, the variance is pulled to that of all rows.
 
     Parameters
     ----------
     bandwidth : float or None, default=None
-        Factor of Silverman's bandwidth. None chooses it by leave-one-out likelihood.
+        Multiple of Silverman's bandwidth. None chooses it by leave-one-out likelihood.
     kernel : callable or None, default=None
-        k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
+        A kernel k(Z1, Z2) -> matrix on the confounders as they were given. Means are then local
+        averages instead of local lines.
 
     Examples
     --------
@@ -64,7 +65,7 @@ class KernelSmoother(Conditional):
         likelihood, square = self._at_rows(X, covariates, K)
         best = 0
         for k in range(1, 1 if fixed else _NARROWINGS + 1):
-            K = K * K  # as wide as before, over the root of two
+            K = K * K  # the square of an RBF kernel is narrower by the root of two
             tried = self._at_rows(X, covariates, K)
             gain = tried[0] - likelihood
             mean = share @ gain
@@ -77,7 +78,7 @@ class KernelSmoother(Conditional):
         means, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K, counts)
         square *= counts[:, None]
         rare = np.bincount(covariates.category, counts, covariates.n_categories) < _FEW_ROWS
-        if rare.any() and self.kernel is None:  # spreads of rare categories are those of all
+        if rare.any() and self.kernel is None:  # variances of rare categories: rows of all others
             borrowing = rare[at.category]
             few, every = (
                 Covariates(c.Z, 0 * c.category, 1) for c in (at.take(borrowing), covariates)
@@ -86,7 +87,7 @@ class KernelSmoother(Conditional):
             total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
         count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
-        # a variance of few rows may be next to nothing, and its inverse decide the map
+        # a variance from few rows may be nearly 0, and its inverse would dominate the map
         alone = np.minimum(count / _ENOUGH_ROWS, 1.0)[:, None]
         var = alone * var + (1 - alone) * square.sum(axis=0) / counts.sum()
         var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
@@ -94,7 +95,7 @@ class KernelSmoother(Conditional):
         return Moments(means + middle, var, precisions(var), count, dof)
 
     def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
-        """Return the leave-one-out likelihood of every row, and squared residuals."""
+        """Return the leave-one-out log-likelihood of every row (n_rows,), and squared residuals."""
         Z, counts = self._lines(covariates), covariates.counts
         mean, tilt, total = _local_linear(X, Z, Z, K, counts)
         own = np.diag(K)[:, None]
@@ -105,15 +106,15 @@ class KernelSmoother(Conditional):
         nearby = (K @ (counts[:, None] * square) - own * square + _FAR * sums) / (total - own)
         var = np.maximum(nearby, 1e-3 * pooled)
         likelihood = -0.5 * (np.log(var) + square / var).mean(axis=1)
-        # residuals of the curve itself, not of curves without the row
+        # e^2 / (1 - h) is unbiased for the variance; e^2 / (1 - h)^2 is that of predictions
         return likelihood, square * left_out
 
     def _lines(self, covariates: Covariates) -> Array:
-        """Return the columns in which means are local lines."""
+        """Return the columns in which means are locally linear: none with a kernel of the user."""
         return covariates.Z[:, :0] if self.kernel is not None else covariates.Z
 
     def _kernel(self, left: Covariates, right: Covariates, width: Array) -> Array:
-        """Return the kernel, at most about one."""
+        """Return the kernel matrix (n_left, n_right), scaled to at most about one."""
         if self.kernel is not None:
             K = call(self.kernel, left, right)
             return K / max(float(K.max()), 1e-300)
@@ -127,10 +128,10 @@ def _local_linear(
 ) -> tuple[Array, Array, Array]:
     r"""Return local linear means, the tilt of every point at itself, and sums of the kernel.
 
-    With local mean and covariance :math:`\bar z_i, S_i` of the confounders Z, the mean at a point
-    :math:`z_i` is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
-    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`. Every row
-    stands for `counts` rows.
+    With the kernel-weighted mean and covariance :math:`\bar z_i, S_i` of the confounders Z around
+    a point :math:`z_i` of `at`, the mean there is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
+    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}` is the tilt.
+    Every row j counts for `counts` rows.
     """
     n, p = Z.shape
     line = np.concatenate([np.ones((n, 1)), Z], axis=1)

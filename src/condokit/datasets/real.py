@@ -1,4 +1,4 @@
-"""Real data of the paper and of examples, looked for in `CONDOKIT_DATA` and in the user's cache."""
+"""Real data of the paper and of examples, from files in `CONDOKIT_DATA` or the user's cache."""
 
 import os
 import tomllib
@@ -19,7 +19,7 @@ def load_ansur() -> Bunch:
     Returns
     -------
     Bunch
-        `X` with `feature_names`, 93 of them, `gender` (Male or Female), and the self-reported
+        `X` of shape (6068, 93), `feature_names`, `gender` (Male or Female), and the self-reported
         `height` in inches.
 
     Examples
@@ -41,8 +41,8 @@ def load_bladderbatch() -> Bunch:
     Returns
     -------
     Bunch
-        `X`, 57 samples of 22,283 genes, with `feature_names`, `result` (Cancer or NonCancer) and
-        `batch`.
+        `X` of shape (57, 22283), samples by genes, `feature_names`, `result` (Cancer or NonCancer)
+        and `batch`.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def load_snareseq() -> Bunch:
     Returns
     -------
     Bunch
-        `atac` (19 features), `rna` (10) and `cell_type`.
+        `atac` of shape (1047, 19), `rna` of shape (1047, 10), and `cell_type`.
 
     Examples
     --------
@@ -131,12 +131,13 @@ def load_photo(name: str) -> Bunch:
     Parameters
     ----------
     name : {"day", "sunset", "beach"}
-        Which. "beach" has sky, water and sand, the others sky and water.
+        Which photo. "beach" has sky, water and sand, the others sky and water.
 
     Returns
     -------
     Bunch
-        `pixels` (rows, columns, 3) within [0, 1), and the `region` of each.
+        `pixels` of shape (n_rows, n_columns, 3) with values in [0, 1), and the `region` of each
+        pixel, of shape (n_rows, n_columns).
 
     Examples
     --------
@@ -158,7 +159,7 @@ def load_photo(name: str) -> Bunch:
 
 
 def folders() -> list[Path]:
-    """Return the folders that are searched: `CONDOKIT_DATA`, then the user's cache."""
+    """Return the folders to search: `CONDOKIT_DATA`, then the user's cache."""
     given = os.environ.get("CONDOKIT_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     home = Path(base) if base else Path.home() / ".cache"
@@ -166,7 +167,7 @@ def folders() -> list[Path]:
 
 
 def find(name: str) -> Path:
-    """Return the path of a data file whose checksum is right, or explain where to get it."""
+    """Return the path of a data file with the right checksum, or say where to get the file."""
     known = tomllib.loads(Path(__file__).with_name("files.toml").read_text(encoding="utf-8"))
     right, origin = known[name]["sha256"], known[name]["origin"]
     for folder in folders():
@@ -187,9 +188,11 @@ def find(name: str) -> Path:
 
 @cache
 def _sha256(path: Path, changed: int) -> str:
+    """Return the checksum of a file, kept until the file is `changed`."""
     return sha256(path)
 
 
 def _arrays(name: str) -> dict[str, Array]:
+    """Return the arrays of an .npz file by name."""
     with np.load(find(name), allow_pickle=False) as file:
         return dict(file)

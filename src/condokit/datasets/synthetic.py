@@ -1,8 +1,8 @@
-"""Synthetic problems: two domains, their confounders, and the true map; most are of the paper.
+"""Synthetic problems, most of them from the paper: two domains, confounders, and the true map.
 
-Its random numbers are drawn in the order of the published experiments, so `random_state=0` to 9 are
-its ten simulations. A `RandomState` may be given and is advanced, as where one simulation
-draws several settings from one stream.
+Random numbers are drawn in the order of the published experiments, so that `random_state=0` to 9
+reproduce the paper's ten simulations. A `RandomState` may be given instead and is advanced: some
+simulations draw several settings from one stream.
 """
 
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ RandomState = int | np.random.RandomState | None
 
 @dataclass(frozen=True)
 class Problem:
-    """Two domains with a known answer: the true map from query to reference is x to A x + b."""
+    """Two domains with a known answer: the true map from query to reference is A x + b."""
 
-    X_query: Array  #: Features of the query, as observed.
-    X_reference: Array  #: Features of the reference.
-    Z_query: Array  #: Confounders of the query that are known while fitting.
+    X_query: Array  #: Features of the query as observed: (n_query, n_features).
+    X_reference: Array  #: Features of the reference: (n_reference, n_features).
+    Z_query: Array  #: Confounders of the query that are given to the fit.
     Z_reference: Array  #: The same of the reference.
-    #: What the query rows would be in the reference domain, without noise of measurement.
+    #: What the query rows would be in the reference domain, without measurement noise.
     truth: Array
     A: Array  #: The matrix of the true map.
-    b: Array  #: Its offset.
-    #: Query rows that no map is fitted to, with the confounders of the reference domain; empty
-    #: where the paper has none.
+    b: Array  #: The offset of the true map.
+    #: Query rows for testing, with the confounders' law of the reference domain; empty if the paper
+    #: has none.
     X_heldout: Array
-    truth_heldout: Array  #: What these would be in the reference domain.
-    z_query: Array  #: The confounder that acts, where `Z_query` holds more or other columns.
+    truth_heldout: Array  #: What the rows of `X_heldout` would be in the reference domain.
+    z_query: Array  #: The confounder that has the effect, if `Z_query` has more or other columns.
     z_reference: Array  #: The same of the reference.
 
 
@@ -56,10 +56,10 @@ def make_continuous1d(
 ) -> Problem:
     r"""Make one feature that depends on a continuous confounder.
 
-    The confounder is uniform on [0, 8], in the query on [4, 8] if it is shifted. The feature is
-    normal given it: mean 4 z + 1 and standard deviation `sd` ("homoscedastic") or z + 1
-    ("heteroscedastic"), or mean 4 r + 1 and standard deviation r + 1 with
-    :math:`r = \max(z - 5, 0)^2` ("nonlinear"). The query shows scale * x + offset.
+    The confounder z is uniform on [0, 8]; in the query on [4, 8] if it is shifted. The feature x is
+    normal given z: with mean 4 z + 1 and standard deviation `sd` ("homoscedastic") or z + 1
+    ("heteroscedastic"), or with mean 4 r + 1 and standard deviation r + 1, where
+    :math:`r = \max(z - 5, 0)^2` ("nonlinear"). In the query, scale * x + offset is observed.
 
     Parameters
     ----------
@@ -68,17 +68,17 @@ def make_continuous1d(
     confounder_shift : bool, default=True
         Whether the domains differ in the confounder (the paper's target shift).
     scale, offset : float, default=2.0, 5.0
-        The shift of the device; 1 and 0 for none.
+        The shift of the device; 1 and 0 for no shift.
     noise, sd : float, default=0.0, 2.0
-        Standard deviation of noise added to what the query shows, and of the homoscedastic effect
-        (of which the paper's text says 1, but its experiments used 2).
+        Standard deviations of noise that is added to the observed query, and of the homoscedastic
+        feature (1 by the paper's text, but 2 in its experiments).
     n_confounders : int, default=1
-        Columns of confounders.
+        Number of columns of confounders.
     columns : {"irrelevant", "split"}, default="irrelevant"
-        What the other columns are: standard normal noise, or all columns together are random
-        parts that sum to the confounder.
+        With several columns: whether the others are standard normal noise, or all columns are
+        random parts whose sum is the confounder.
     n_query, n_reference, n_heldout : int, default=100, 200, 100
-        Rows.
+        Numbers of rows.
     random_state : int, RandomState or None, default=None
         Seed.
 
@@ -118,15 +118,15 @@ def make_continuous1d(
 
 
 def make_categorical1d(n: int = 100, *, random_state: RandomState = None) -> Problem:
-    """Make one feature of two classes: "h" is N(5, 1), "n" is N(0, 2^2).
+    """Make one feature x of two classes: N(5, 1) for "h" and N(0, 2^2) for "n".
 
-    A quarter of the query rows and three quarters of the reference rows are "h"; the query
-    shows 2 x + 5.
+    A quarter of the query rows and three quarters of the reference rows are "h". In the query,
+    2 x + 5 is observed.
 
     Parameters
     ----------
     n : int, default=100
-        Rows of either domain.
+        Number of rows of each domain.
     random_state : int, RandomState or None, default=None
         Seed.
 
@@ -155,16 +155,16 @@ def make_categorical1d(n: int = 100, *, random_state: RandomState = None) -> Pro
 def make_categorical2d(
     scenario: str = "confounded", *, random_state: RandomState = None
 ) -> Problem:
-    """Make rings in the plane, one of them raised by 2 ("up"), and a reference that is sheared.
+    """Make noisy rings in the plane, of which some are raised by 2 ("up"), and a sheared reference.
 
-    200 rows each of the query, the reference and the heldout query. Half of them are "up", but a
-    quarter of the query unless there is "no confounding". The reference shows A x + b, of
-    a fixed A or, in "random transform", a rotation, two scales and another rotation.
+    The query, the reference and the held-out query have 200 rows each. Half of the rows are "up";
+    in the query a quarter, unless there is "no confounding". In the reference, A x + b is observed.
+    A is fixed, or in "random transform" a rotation, two scales and another rotation.
 
     Parameters
     ----------
     scenario : {"no confounding", "confounded", "random transform"}, default="confounded"
-        See above.
+        Whether the shares of "up" differ, and whether A is random; see above.
     random_state : int, RandomState or None, default=None
         Seed.
 
@@ -207,15 +207,15 @@ class EEG:
     """Two EEG devices, two groups of people; see `make_eeg`."""
 
     feature_names: list[str]  #: Names of the columns.
-    X_query: Array  #: What device V2 recorded, a row per person.
-    X_reference: Array  #: What device V1 recorded, of other people.
-    seizure_query: Array  #: The confounder, known while fitting.
+    X_query: Array  #: What device V2 recorded, one row per person.
+    X_reference: Array  #: What device V1 recorded from other people.
+    seizure_query: Array  #: The confounder: whether a person has seizures.
     seizure_reference: Array  #: The same of the reference people.
-    depression_query: Array  #: The label of a downstream model.
+    depression_query: Array  #: The label for a downstream model.
     depression_reference: Array  #: The same of the reference people.
-    truth: Array  #: What V1 would have recorded of the query people.
-    scale: Array  #: The true map from V2 to V1, of every feature.
-    offset: Array  #: The same.
+    truth: Array  #: What V1 would have recorded from the query people.
+    scale: Array  #: Scales of the true map from V2 to V1, by feature.
+    offset: Array  #: Offsets of the true map.
 
     def columns(self) -> dict[str, Array]:
         """Return one table of both devices as columns: device, seizure, depression, features.
@@ -239,12 +239,12 @@ class EEG:
         Parameters
         ----------
         backend : {"pandas", "polars", "pyarrow"}, default="pandas"
-            Whose data frame.
+            The library of the data frame.
 
         Returns
         -------
         data frame
-            People of both devices.
+            The people of both devices, one row each.
 
         Examples
         --------
@@ -265,18 +265,18 @@ def make_eeg(
     seizure_reference: float = 0.2,
     random_state: int | np.random.Generator | None = None,
 ) -> EEG:
-    """Make the motivating story of the paper, a new EEG device on other people, with its truth.
+    """Make the paper's motivating example with its truth: a new EEG device used on other people.
 
     A hospital replaced device V1 by V2, whose amplifiers have another gain and baseline in each
-    channel. V1 was mostly worn by healthy volunteers, V2 mostly by people with seizures,
-    which raise delta and lower alpha power. Depression lowers the alpha power of the left frontal
-    channel and raises that of the right one, on either device. The features are log band powers
-    of eight channels.
+    channel. V1 was mostly used on healthy volunteers, V2 mostly on people with seizures, which
+    raise delta power and lower alpha power. On both devices, depression lowers the alpha power of
+    the left frontal channel and raises that of the right one. The features are log band powers of
+    eight channels.
 
     Parameters
     ----------
     n_query, n_reference : int, default=400, 500
-        People recorded with V2 (query) and V1 (reference).
+        Numbers of people recorded with V2 (query) and V1 (reference).
     seizure_query, seizure_reference : float, default=0.6, 0.2
         Share of people with seizures in each group.
     random_state : int, Generator or None, default=None
@@ -285,7 +285,7 @@ def make_eeg(
     Returns
     -------
     EEG
-        Both groups, the truth, and the true map; `to_frame` makes one table of them.
+        Both groups, the truth, and the true map; `to_frame` returns one table of both groups.
 
     Examples
     --------
@@ -317,7 +317,7 @@ def make_eeg(
 
 
 def curve(effect: str, z: Array, sd: float = 2.0) -> tuple[Array, Array]:
-    """Return mean and standard deviation of the feature given the confounder."""
+    """Return mean and standard deviation of the feature given the confounder z."""
     if effect == "homoscedastic":
         return 4 * z + 1, np.full_like(z, sd)
     if effect == "heteroscedastic":
@@ -327,9 +327,11 @@ def curve(effect: str, z: Array, sd: float = 2.0) -> tuple[Array, Array]:
 
 
 def _split(z: Array, n_columns: int, rng: Any) -> Array:
+    """Return random parts (n_rows, n_columns) that sum to z."""
     cuts = np.sort(rng.uniform(0, 1, (len(z), n_columns - 1)) * z[:, None], axis=1)
     return np.diff(np.column_stack([np.zeros(len(z)), cuts, z]), axis=1)
 
 
 def _rotation(angle: float) -> Array:
+    """Return the matrix of a rotation in the plane."""
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

@@ -1,4 +1,4 @@
-"""What every divergence offers, and the general minimiser for those without a closed form."""
+"""Base classes of divergences, and the general minimiser for those without a closed form."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from condokit.summaries.moments import MomentPair
 
 
 class Divergence(BaseEstimator, ABC):
-    """What a map makes small: the base of all divergences.
+    """Base class of all divergences: what a map minimises.
 
-    One of your own says in `forms` which forms of maps it finds ("diagonal", "matrix", "low-rank"),
-    each with the summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
-    (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`); and has
-    `solve`. Most are simpler as a `MomentDivergence`.
+    A divergence of your own needs `forms` and `solve`. The keys of `forms` are the forms of maps
+    that it can find ("diagonal", "matrix", "low-rank"), the values the summaries of the data that
+    it needs for them: "moments" (`MomentPair`), "gaussians" (`GaussianPair`), "factors"
+    (`Factors`), "samples" (`Samples`) or "rows" (`Rows`). A `MomentDivergence` is simpler to write.
 
     Examples
     --------
@@ -37,27 +37,27 @@ class Divergence(BaseEstimator, ABC):
     """
 
     forms: ClassVar[dict[str, str]]
-    # whether matrices come from balanced moments in closed form, whatever strata determine
+    # whether matrices have a closed form, from balanced moments, so that one stratum is enough
     in_closed_form: ClassVar[bool] = False
-    # whether the weights of the prior are in what it makes small
+    # whether the objective contains the weights of the prior
     is_weighted: ClassVar[bool] = True
 
     def needs(self, family: MapFamily) -> str:
-        """Return what it needs to know of the data to find maps of a family."""
+        """Return the name of the summary that is needed to find maps of a family."""
         return self.forms[family.form]
 
     def uses(self, family: MapFamily) -> set[str]:
-        """Return which of "prior" and "conditional" change the maps of a family.
+        """Return which of the arguments "prior" and "conditional" change the maps of a family.
 
         Parameters
         ----------
         family : MapFamily
-            The family that was asked for.
+            The family of maps.
 
         Returns
         -------
         set of str
-            Those that are used; others are refused if they are named.
+            The arguments that are used; naming another one is an error.
         """
         nothing_to_find = family.form == "diagonal" and not (family.has_scale or family.has_offset)
         if nothing_to_find or self.forms.get(family.form) == "rows":
@@ -65,12 +65,12 @@ class Divergence(BaseEstimator, ABC):
         return {"prior", "conditional"} if self.is_weighted else {"conditional"}
 
     def supports(self, family: MapFamily) -> str | None:
-        """Return why it cannot find maps of a family; None if it can. Nothing is computed.
+        """Return why maps of a family cannot be found; None if they can. Nothing is computed.
 
         Parameters
         ----------
         family : MapFamily
-            The family that was asked for.
+            The family of maps.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class Divergence(BaseEstimator, ABC):
         return None if family.form in self.forms else self.refusal(family)
 
     def refusal(self, family: MapFamily) -> str:
-        """Say which maps it finds, or what finds such maps, instead."""
+        """Return a sentence that says which maps this divergence finds, or which one to use."""
         text = "{mine} finds diagonal maps only, not {family}."
         if family.form == "diagonal":
             text = "{mine} finds full matrices, not {family}. Use {@map='affine'}, or another "
@@ -93,30 +93,30 @@ class Divergence(BaseEstimator, ABC):
 
     @abstractmethod
     def solve(self, family: Any, summary: Any) -> Solution:
-        """Find the best map of a family, given what it needs to know of the data.
+        """Find the best map of a family from a summary of the data.
 
         Parameters
         ----------
         family : MapFamily
-            One that it supports.
+            A family that is supported.
         summary : MomentPair, GaussianPair, Factors, Samples or Rows
-            What `forms` asks for.
+            The summary that `forms` names.
 
         Returns
         -------
         Solution
-            The map, its errors where a formula tells them, and facts of the search.
+            The map, its standard errors if there is a formula for them, and facts of the search.
         """
 
     def matrix_objective(self, units: Units) -> Objective | None:
-        """Return what matrices make small; None if there is none or no standard errors follow."""
+        """Return the objective of matrices, for standard errors; None if there are none."""
         return None
 
 
 class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
 
-    `value_and_grad` is all that one of your own must have; it then finds all diagonal maps.
+    A divergence of your own needs `value_and_grad` only; it can then find all diagonal maps.
 
     Examples
     --------
@@ -137,12 +137,13 @@ class MomentDivergence(Divergence):
 
     @abstractmethod
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:
-        """Return the value and its gradients in the mean and the variance of mapped `query`.
+        """Return the value and its gradients with respect to means and variances of `query`.
 
         Parameters
         ----------
         query, reference : Moments
-            Means and variances of shape (n_values, n_features) at the compared confounder values.
+            Means and variances of shape (n_values, n_features) at the compared confounder values;
+            those of the query are mapped already.
         weights : ndarray of shape (n_values,)
             Weights of these values, which sum to one.
 
@@ -153,7 +154,7 @@ class MomentDivergence(Divergence):
         """
 
     def value(self, pair: MomentPair) -> float:
-        """Return the value alone."""
+        """Return the value without its gradients."""
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
@@ -162,7 +163,7 @@ class MomentDivergence(Divergence):
         Parameters
         ----------
         family : DiagonalFamily
-            Scales, offsets, or both.
+            Whether the map has scales, offsets, or both.
         summary : MomentPair
             Moments of both domains, and the weights of confounder values.
 
@@ -179,7 +180,7 @@ class MomentDivergence(Divergence):
         return Solution(scale, centre, offset + scale * centre, n_iter=found.n_iter)
 
     def moment_objective(self, pair: MomentPair, units: FeatureUnits) -> Objective:
-        """Return the value as a function of a diagonal map, in units of features."""
+        """Return the value as a function of scale and offset, in units of features."""
         square = units.size**2
 
         def scaled(side: Moments, mean: Array) -> Moments:
@@ -202,7 +203,7 @@ class MomentDivergence(Divergence):
 
 
 class GaussianDivergence(MomentDivergence):
-    """A divergence that also finds full matrices, from means and covariances."""
+    """A divergence that can also find full matrices, from means and covariances."""
 
     forms = {"diagonal": "moments", "matrix": "gaussians"}
 
@@ -224,10 +225,10 @@ Solver = Callable[[Any, DiagonalFamily, MomentPair], Solution]
 
 
 def in_units(solve: Solver) -> Solver:
-    """Let a closed form see features in units of their spread, so that no power overflows.
+    """Decorate a closed form to compute with features in units of their spread.
 
-    Units are powers of two, so that nothing is rounded; the same for both domains if the map has no
-    scale of its own.
+    So that no power overflows. Units are powers of two, so that nothing is rounded; they are the
+    same for both domains if the map has no scale.
     """
 
     @wraps(solve)
@@ -244,7 +245,7 @@ def in_units(solve: Solver) -> Solver:
 
 
 def variance_of_mean(moments: Moments) -> Array:
-    """Return the sampling variance of the means."""
+    """Return the sampling variance of the means, var / n: (n_values, n_features)."""
     return moments.var / np.maximum(moments.count, 1.0)[:, None]
 
 

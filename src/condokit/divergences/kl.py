@@ -98,7 +98,11 @@ class ReverseKL(GaussianDivergence):
 
     @in_units
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
-        """Return the exact minimum; without an offset, with zeros for both weighted means."""
+        r"""Return the exact minimum with its standard errors.
+
+        Without an offset both weighted means are taken as 0. The error of the scale comes from the
+        delta method: :math:`P m^2 - Q m - R = 0` is differentiated with respect to each moment.
+        """
         query, reference, w = pair.query, pair.reference, pair.weights[:, None]
         exact = self._is_exact()
         v = w * reference.precision if exact else np.broadcast_to(w, reference.var.shape)
@@ -119,8 +123,8 @@ class ReverseKL(GaussianDivergence):
             Q = (v * from_centre * from_image).sum(axis=0)
             R = 1.0 if exact else (w * reference.var).sum(axis=0)
             root = np.abs(Q) + np.sqrt(Q**2 + 4 * P * R)
-            scale = np.where(Q < 0, 2 * R / root, root / (2 * P))  # so that nothing cancels
-            # P m^2 - Q m - R = 0, differentiated in each moment; a_q and a_r drop out
+            scale = np.where(Q < 0, 2 * R / root, root / (2 * P))  # without cancellation of digits
+            # derivatives with respect to each moment; those through a_q and a_r are zero
             pull = w / scale
             if exact:
                 pull = v * reference.precision * (scale * spread - from_centre * from_image)
@@ -144,6 +148,7 @@ class ReverseKL(GaussianDivergence):
         return decorrelated(found, covariance)
 
     def _is_exact(self) -> bool:
+        """Return whether the variant is the exact one."""
         check_word("'variant' of ReverseKL", self.variant, ("exact", "paper"))
         return self.variant == "exact"
 

@@ -1,4 +1,4 @@
-"""Pooled conditional likelihood: one curve for reference rows and mapped query rows together."""
+"""Pooled conditional likelihood: reference rows and mapped query rows follow one law given z."""
 
 from typing import Any, ClassVar, Literal
 
@@ -17,26 +17,27 @@ from condokit.solvers.units import Units
 class PooledLikelihood(Divergence):
     r"""Likelihood of one conditional law shared by reference rows and mapped query rows.
 
-    If :math:`m x_q + b` given z has the law of :math:`x_r` given z, both follow one mean and one
-    variance. Per feature, stack :math:`y = y_0 + m y_1 + b q` over (query, reference) rows, with
-    :math:`y_0 = (0, x_r)`, :math:`y_1 = (x_q, 0)`, :math:`q = (1, 0)`, and let
+    If :math:`m x_q + b` given z has the law of :math:`x_r` given z, both have the same mean and
+    variance given z. Per feature, stack :math:`y = y_0 + m y_1 + b q` over (query, reference) rows,
+    with :math:`y_0 = (0, x_r)`, :math:`y_1 = (x_q, 0)`, :math:`q = (1, 0)`, and let
 
     .. math:: y = U \beta + s \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu.
 
-    U has the levels of categories and the continuous confounders as they are, and curves, slopes by
-    level and interactions as far as all features together speak for them (restricted likelihood); v
-    has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the data,
-    and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a random
-    intercept. See `condokit.law.stacked` for the closed forms. No prior over the
-    confounders is needed, and any number of them may be given. Increasing curves (`Monotone`) bend
-    these straight lines; see `condokit.law.curves`. Full matrices have one Gaussian per support
-    value for both domains; see `GaussianLikelihood`.
+    U has columns for the levels of categories and the continuous confounders (straight lines), and
+    for curves, slopes by level and interactions if the restricted likelihood of all features
+    together supports them. The variance v depends on levels, by empirical Bayes, and on continuous
+    confounders if there is evidence. The degrees of freedom :math:`\nu` are estimated, and only
+    features with heavy tails are reweighted. Rows of one subject (`groups`) share a random
+    intercept. The closed forms are in `condokit.law.stacked`. No prior over the confounders is
+    needed, and there may be any number of confounders. Increasing curves (`Monotone`) start from
+    these straight lines; see `condokit.law.curves`. For full matrices, both domains share one
+    Gaussian per support value; see `GaussianLikelihood`.
 
     Parameters
     ----------
     residuals : {"auto", "normal"}, default="auto"
-        "normal" takes the residuals of diagonal maps for normal, heavy tails or not: what
-        statistics of one round can tell.
+        "normal" takes the residuals of diagonal maps as normal even if they have heavy tails, as
+        statistics of one round must.
 
     Examples
     --------
@@ -80,9 +81,9 @@ class GaussianLikelihood:
         S_k = \frac{n_k B C_k B' + m_k \Sigma_k + h_k \delta_k \delta_k'}{n_k + m_k},\quad
         h_k = \frac{n_k m_k}{n_k + m_k},
 
-    it is :math:`-N_q \log|\det B| + \sum_k \tfrac{n_k + m_k}{2} \log\det S_k`: the likelihood
-    with its means and covariances profiled out, but for the divisors n - 1 of the covariances
-    :math:`C_k` and :math:`\Sigma_k` within domains.
+    it is :math:`-N_q \log|\det B| + \sum_k \tfrac{n_k + m_k}{2} \log\det S_k`, divided by
+    :math:`N_q`: the likelihood with means and covariances profiled out, except that the covariances
+    :math:`C_k` and :math:`\Sigma_k` within domains have the divisors n - 1.
     """
 
     def __init__(self, units: Units) -> None:
@@ -92,14 +93,14 @@ class GaussianLikelihood:
         self.n_query = float(query.count.sum())
         self._query_part = (query.count / self.total)[:, None, None] * query.cov
         self._reference_part = (reference.count / self.total)[:, None, None] * reference.cov
-        # what the units add, so that the value is that of the user's units
+        # log-determinants of the change of units, so that the value is that of the user's units
         ratio = float(reference.count.sum()) / self.n_query
         self.constant = units.log_dets[0] + ratio * units.log_dets[1]
 
     def __call__(self, B: Array, c: Array) -> Evaluation:
-        """Return the value and the gradients."""
+        """Return the value and its gradients with respect to the matrix B and the offset c."""
         log_det, inverse = log_det_inverse(B)
-        if inverse is None:
+        if inverse is None:  # -log|det B| is a barrier that no search crosses
             return infinite(B, c)
         delta = self.query.mean @ B.T + c - self.reference.mean
         BC = B @ self._query_part

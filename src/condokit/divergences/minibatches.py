@@ -1,4 +1,4 @@
-"""The paper's own way to the minimum of MMD: minibatches and AdamW from the identity."""
+"""The paper's search for the minimum of MMD: minibatches and AdamW, from the identity."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples
 
 Radial = Callable[[Array], tuple[Array, Array]]
-_BETAS = 0.9, 0.999  # of AdamW
-_EPSILON = 1e-8
+_BETAS = 0.9, 0.999  # decay rates of AdamW's moments
+_EPSILON = 1e-8  # added to AdamW's divisor
 
 
 def rbf(squares: Array) -> tuple[Array, Array]:
@@ -25,18 +25,19 @@ def rbf(squares: Array) -> tuple[Array, Array]:
 class MinibatchMMD(RowDivergence):
     r"""The paper's minibatch MMD: slow, and far from the minimum by default.
 
-    Pairs of sets of rows are drawn: a confounder value from the prior, then `K_X` rows of either
-    domain given it. Every step takes `K_Z` pairs and follows the gradient of the sum of their
-    squared MMD, all pairs of rows counted, by AdamW from the identity. After `patience` epochs
-    without a lower loss it stops, and the best is kept.
+    Pairs of sets of rows are drawn: first a confounder value from the prior, then `K_X` rows of
+    each domain given that value. A step uses `K_Z` pairs of sets. It is an AdamW step on the sum of
+    their squared MMD (as a V-statistic, so that a row is also paired with itself), starting from
+    the identity. After `patience` epochs without a lower loss the search stops; the map with the
+    lowest loss is returned.
 
     Parameters
     ----------
     k_X, h_X, K_X, K_Z, F, epochs, learning_rate, weight_decay, patience, random_state
-        As in `condokit.paper.ConDo`. Without `h_X` the width is found anew at every step and held
-        constant in the gradient.
+        As in `condokit.paper.ConDo`. Without `h_X` the width is computed again at every step, and
+        the gradient takes it as constant.
     redrawn : bool, default=False
-        Whether the sets of an epoch are new ones; otherwise those of the first serve all.
+        Whether sets are drawn again in every epoch; otherwise all epochs use those of the first.
 
     Examples
     --------
@@ -106,7 +107,7 @@ class MinibatchMMD(RowDivergence):
         return Solution.of(best[1], best[2], objective=best[0] / len(X), n_iter=step)
 
     def _check(self) -> None:
-        """Refuse settings that make no descent."""
+        """Raise an error for settings with which there is no descent."""
         for name in ("K_Z", "epochs", "patience"):
             check_integer(name, getattr(self, name), 1)
         check_integer("K_X", self.K_X, 2)
@@ -149,7 +150,7 @@ class MinibatchMMD(RowDivergence):
 
 
 def _adam(state: Array, gradient: Array, step: int) -> Array:
-    """Renew the running moments, and return the direction of the step, at most about one."""
+    """Update AdamW's moments in place, and return the step's direction, at most about one."""
     for moment, beta, power in zip(state, _BETAS, (1, 2)):
         moment *= beta
         moment += (1 - beta) * gradient**power
@@ -158,13 +159,13 @@ def _adam(state: Array, gradient: Array, step: int) -> Array:
 
 
 def check_share(F: Any) -> None:
-    """Refuse what is no share of the rows."""
+    """Raise an error if F is no share of the rows."""
     if not (is_number(F) and 0 < F <= 1):
         raise ValueError(f"'F' must be a share of the rows, above 0 and at most 1. Got {F!r}.")
 
 
 def _check_radial(kernel: Any) -> None:
-    """Refuse a kernel on features that is no kernel of distances with its slope."""
+    """Raise an error if a kernel does not return values and their derivative, by differences."""
     must = "'k_X' must take squared distances over the width, and return the kernel and its slope"
     if not callable(kernel):
         raise ValueError(f"{must}. Got {kernel!r}.")

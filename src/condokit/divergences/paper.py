@@ -1,7 +1,7 @@
-"""The paper's Gaussian formulas as they stand there: reverse KL, and transport without confounders.
+"""The paper's Gaussian formulas exactly as printed: reverse KL, and transport without confounders.
 
-S = query and T = reference in its formulas. They are kept beside the exact forms of
-`condokit.divergences.kl` and `transport` for comparison, and need not be a minimum of anything.
+S = query and T = reference in its formulas. They are here for comparison with the exact forms of
+`condokit.divergences.kl` and `transport`; they need not be the minimum of any objective.
 """
 
 from typing import Any, Literal
@@ -18,16 +18,16 @@ from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.samples import Samples
 
-_MOST_STEPS = 200  # where covariances are nearly singular, the search does not end
-JITTER = 1e-8  # added to variances and standard deviations, so that they can be divided by
+_MOST_STEPS = 200  # with nearly singular covariances the search would not end
+JITTER = 1e-8  # added to variances and standard deviations, so that no divisor is 0
 
 
 class PaperKL(RowDivergence):
     r"""The paper's ConDo Gaussian KLD, from rows in strata or imputed rows.
 
-    Means and variances are those of the rows at each confounder value (divisor n; of covariances
-    n - 1), plus 1e-8. Location-scale maps are in the closed form of the paper's Appendix A, with
-    weights,
+    Means and variances are those of the rows at each confounder value, plus 1e-8; variances have
+    the divisor n, covariances n - 1. Location-scale maps have the closed form of the paper's
+    Appendix A, with weights,
 
     .. math::
         P = \sum_n w_n [\sigma_{S_n}^2 + (\mu_{S_n} - \bar\mu_S)^2],\quad
@@ -43,10 +43,10 @@ class PaperKL(RowDivergence):
     start : {"identity", "location-scale"}, default="identity"
         Where the search among matrices starts: the identity, or the closed form.
     steps : int or None, default=None
-        Most Newton steps; None goes on to convergence, or to 200.
+        Largest number of Newton steps; None is until convergence, or 200.
     published : bool, default=False
-        Divide the weighted means :math:`\bar\mu` by the number of confounder values once more, the
-        slip behind the published numbers.
+        Whether to divide the weighted means :math:`\bar\mu` by the number of confounder values a
+        second time: the slip behind the published numbers.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class PaperOT(RowDivergence):
 
 
 def _only_the_papers_maps(divergence: RowDivergence, family: MapFamily) -> str | None:
-    """Refuse families that the paper has not."""
+    """Return why a family is refused that the paper does not have; None for its families."""
     whole = getattr(family, "has_scale", False) and getattr(family, "has_offset", False)
     if whole and (family.form == "diagonal" or (family.form == "matrix" and family.is_free)):
         return None
@@ -140,7 +140,7 @@ def appendix(
 
 
 def _covariances(strata: list[Array]) -> Array:
-    """Return the covariances of rows, with the jitter."""
+    """Return the covariances of the rows of each stratum, plus the jitter on the diagonal."""
     fewest, d = min(map(len, strata)), strata[0].shape[1]
     if fewest < 2:
         raise refusal(
@@ -160,7 +160,7 @@ def _covariances(strata: list[Array]) -> Array:
 
 
 class AffineKL(KLObjective):
-    r"""Twice the reverse KL divergence of A x + b, less its terms without A and b.
+    r"""Twice the reverse KL divergence after A x + b, without terms that do not depend on A or b.
 
     .. math::
         -2 \log|\det A| + \sum_n w_n \big[\operatorname{tr}(\Sigma_{T_n}^{-1} A \Sigma_{S_n} A')
@@ -174,7 +174,7 @@ class AffineKL(KLObjective):
         self.constant = 0.0
 
     def descend(self, A: Array, b: Array, steps: int | None) -> Solution:
-        """Go down by at most so many steps of trust-region Newton conjugate gradients."""
+        """Minimise by at most so many steps of trust-region Newton conjugate gradients."""
         found = minimize(
             self.of_numbers,
             np.append(A.ravel(), b),
@@ -187,15 +187,16 @@ class AffineKL(KLObjective):
         return Solution.of(A, b, objective=float(found.fun), n_iter=int(found.nit))
 
     def _split(self, x: Array) -> tuple[Array, Array]:
+        """Return A and b from one array of numbers."""
         return x[: self.d**2].reshape(self.d, self.d), x[self.d**2 :]
 
     def of_numbers(self, x: Array) -> tuple[float, Array]:
-        """Return the objective, and its gradient in A and b."""
+        """Return the objective and its gradient at x, the entries of A followed by b."""
         value, G, g = self(*self._split(x))
         return 2 * value, 2 * np.append(G.ravel(), g)
 
     def hessian_product(self, x: Array, v: Array) -> Array:
-        """Return the derivative of the gradient along v."""
+        """Return the derivative of the gradient in the direction v: the Hessian times v."""
         (A, _), (V, u) = self._split(x), self._split(v)
         inverse = np.linalg.inv(A)
         PVC, pull = self._pulled(V, self.mean @ V.T + u)

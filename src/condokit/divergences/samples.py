@@ -1,4 +1,4 @@
-"""Divergences between samples: kernels of their distances."""
+"""Divergences between samples: MMD and energy distance, from kernels of distances of rows."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments, cut_tails
 
-_BUDGETS = (5, 15, 40)  # iterations to choose from
-EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
-_ROUNDS = (5, 15, 30)  # iterations after which half of the starts are given up
-_EXACT_ROWS = 1000  # of a stratum, beyond which a kernel is approximated
-_FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
-_BEYOND = 1e12  # spreads away, where squares of distances are no longer numbers
-_CACHED = 1 << 16  # pairs of rows compared at a time
+_BUDGETS = (5, 15, 40)  # numbers of iterations, from which held-out rows choose
+EXPLORED_ROWS = 200  # of a stratum, on which starts are compared
+_ROUNDS = (5, 15, 30)  # iterations after which the worse half of the starts is dropped
+_EXACT_ROWS = 1000  # of a stratum; with more, the kernel is approximated by Fourier features
+_FTOL, _GTOL = 1e-8, 1e-6  # tolerances at the limit of single precision
+_BEYOND = 1e12  # in spreads: mapped values beyond, whose squared distances would overflow
+_CACHED = 1 << 16  # pairs of rows compared at a time, so that they fit into the cache
 Distance = Callable[[int, Array], tuple[float, Array]]
 KernelProfile = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class RowDivergence(Divergence):
-    """A divergence between rows, at most `max_rows` in every stratum, that has a way of its own."""
+    """A divergence between rows, of which at most `max_rows` in every stratum are used."""
 
     forms: ClassVar[dict[str, str]] = {"diagonal": "samples", "matrix": "samples"}
     max_rows: int
@@ -53,10 +53,11 @@ class SampleDivergence(RowDivergence):
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
     def solve(self, family: Any, summary: Samples) -> Solution:
-        """Find the best map of a family, from each of several starts.
+        """Find the best map of a family by L-BFGS from several starts.
 
-        The number of iterations is chosen on one half of the rows by the divergence of the other,
-        unless `max_iter` is given: many iterations fit the noise of a large matrix.
+        Unless `max_iter` is given, the number of iterations is chosen: maps are found from one half
+        of the rows, and the divergence of the other half judges them. This early stopping is the
+        regularisation of large matrices, since many iterations would fit noise.
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
@@ -72,16 +73,16 @@ class SampleDivergence(RowDivergence):
         budget = min(budget, 5 * getattr(family, "max_iter", budget))
         name, best, values = self._explore(family, few, dict(begin), budget)
         objective = SampleObjective(inside, self)
-        # a few rows may have led astray
+        # starts were compared on few rows, which may have been misleading
         best = min((best, begin[name]), key=lambda map: objective(map.scale, map.offset)[0])
         found = objective.descend(family, best, budget)
         return replace(decoded(units, found), starts=values)
 
     def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Solution]) -> int:
-        """Return how many iterations on one half of the subjects are best for the other."""
+        """Return the number of iterations, by cross-validation on two halves of the subjects."""
         known, asked = samples.half(0), samples.half(1).thinned(_EXACT_ROWS)
         halves = known.query + known.reference + asked.query + asked.reference
-        if min(map(len, halves)) < 2:  # the few numbers of a diagonal map are found to the end
+        if min(map(len, halves)) < 2:  # too few to judge; a diagonal map has few numbers to overfit
             return _BUDGETS[0 if family.form == "matrix" else -1]
         learn, judge = SampleObjective(known, self), SampleObjective(asked, self)
         here = min(begin.values(), key=lambda start: learn(start.scale, start.offset)[0])
@@ -91,7 +92,7 @@ class SampleDivergence(RowDivergence):
             value = judge(here.scale, here.offset)[0]
             if value < least:
                 best, least = budget, value
-            if here.n_iter < budget - done:  # there is no further to go
+            if here.n_iter < budget - done:  # it has converged
                 break
             done = budget
         return best
@@ -99,10 +100,13 @@ class SampleDivergence(RowDivergence):
     def _explore(
         self, family: MapFamily, samples: Samples, begin: dict[str, Solution], budget: int
     ) -> tuple[str, Solution, dict[str, float]]:
-        """Return the best start, where it leads, and values of all; the better half goes on."""
+        """Return the name of the best start, the map that it leads to, and the values of all.
+
+        In rounds of more iterations each, only the better half of the starts is continued. A start
+        that is rotated or reflected must be better by more than chance (`fee`).
+        """
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
-        # what is turned, and better by chance alone, is not; of many features chance does less
         sizes = [sum(map(len, side)) for side in (samples.query, samples.reference)]
         fee = 1 / ((samples.n_rows or min(sizes)) * samples.reference[0].shape[1])
         for stop in _ROUNDS:
@@ -119,7 +123,10 @@ class SampleDivergence(RowDivergence):
 
 
 def with_spread(family: Any, samples: Samples) -> Samples:
-    """Leave out strata with one query row, of which any spread would be too much."""
+    """Return the samples without strata of one query row, for families with a scale.
+
+    A single row shows no spread, so any scale but zero would be too large for it.
+    """
     told = np.array([len(rows) > 1 for rows in samples.query])
     same_spread = family.is_rigid or family.form == "diagonal"
     if (same_spread and not family.has_scale) or told.all() or not told.any():
@@ -128,7 +135,7 @@ def with_spread(family: Any, samples: Samples) -> Samples:
 
 
 def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[Start]]:
-    """Return the units that suit a family, and maps to start from."""
+    """Return the units in which maps of a family are found, and maps to start from."""
     units, cut = sample_units(family, samples), samples.without_tails()
     if family.form == "diagonal":
         return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(cut)))]
@@ -150,7 +157,7 @@ def on_means(samples: Samples) -> Solution:
 
 
 def sample_units(family: Any, samples: Samples) -> Units | FeatureUnits:
-    """Return the units that suit a family, which single values do not change."""
+    """Return the units in which maps of a family are found; outlying values do not change them."""
     samples = samples.without_tails()
     if family.form == "diagonal":
         return FeatureUnits(as_moments(samples), family.has_offset)
@@ -159,13 +166,13 @@ def sample_units(family: Any, samples: Samples) -> Units | FeatureUnits:
 
 
 class SampleObjective:
-    """The mean divergence over strata as a function of the map, with its gradients."""
+    """The weighted mean divergence over strata as a function of the map, with its gradients."""
 
     def __init__(self, samples: Samples, divergence: SampleDivergence) -> None:
         self.samples, self.distance = samples, divergence.distances(samples)
 
     def descend(self, family: Any, start: Solution, max_iter: int) -> Solution:
-        """Go down from a map within a family; between different features all matrices are one."""
+        """Minimise from a start within a family; between different features, over all matrices."""
         A, b = start.scale, start.offset
         free = A.ndim == 2 and A.shape[0] != A.shape[1]
         near = AllMatrices(A, b) if free else family.around(A, b)
@@ -176,7 +183,7 @@ class SampleObjective:
             return descend(objective, near, max_iter, *tolerance)
 
     def __call__(self, B: Array, c: Array) -> Evaluation:
-        """Return the value and the gradients in B, a matrix or a diagonal, and c."""
+        """Return the value and its gradients with respect to B, a matrix or a diagonal, and c."""
         total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
         for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
             Z = mapped(X, B.astype(X.dtype), c.astype(X.dtype))
@@ -190,20 +197,20 @@ class SampleObjective:
 
 
 def mapped(X: Array, B: Array, c: Array) -> Array:
-    """Return the images of rows, of a map by a matrix or a diagonal."""
+    """Return the images of rows X under B x + c, where B is a matrix or a diagonal."""
     return X * B + c if B.ndim == 1 else X @ B.T + c
 
 
 def gradient_in_map(d_Z: Array, X: Array, B: Array) -> Array:
-    """Return the gradient in B from that in the images of X."""
+    """Return the gradient with respect to B, given that with respect to the images of X."""
     return np.einsum("ij,ij->j", d_Z, X) if B.ndim == 1 else d_Z.T @ X
 
 
 class StratumMeans(RowDivergence):
-    """The regression of the reference's stratum means on query rows, between different features.
+    """Regression of the reference's stratum means on query rows, between different features.
 
-    Its ridge is chosen on held-out rows; see `condokit.solvers.matrices.means_regression`. What
-    `divergence="auto"` stands for there, and `divergence_` calls "regression".
+    Its ridge penalty is chosen on held-out rows; see `condokit.solvers.matrices.means_regression`.
+    This is `divergence="auto"` between different features; `divergence_` calls it "regression".
     """
 
     forms = {"matrix": "samples"}
@@ -217,15 +224,18 @@ class StratumMeans(RowDivergence):
 class _KernelDivergence(SampleDivergence):
     r"""Squared maximum mean discrepancy with a kernel of the squared distance, as a U-statistic.
 
-    :math:`\overline{k(z, z')} - 2 \overline{k(z, y)} + \overline{k(y, y')}` over all pairs of
-    different rows, whose gradient in a row :math:`z_i` is a sum of
-    :math:`2 k'(|z_i - y|^2)(z_i - y)`. A row's distance of zero to itself would count as likeness,
-    and make scales of small strata too small.
+    :math:`\overline{k(z, z')} - 2 \overline{k(z, y)} + \overline{k(y, y')}` is averaged over all
+    pairs of different rows; its gradient with respect to a row :math:`z_i` is a sum of terms
+    :math:`2 k'(|z_i - y|^2)(z_i - y)`. Pairs of a row with itself are left out: their distance of
+    zero would count as similarity, and make the scales of small strata too small.
     """
 
     @abstractmethod
     def _profile(self, reference: list[Array]) -> KernelProfile:
-        """Return the kernel, times shares of columns, and its slope, given squared distances."""
+        """Return a function of squared distances (n, m) and column weights (m,).
+
+        It returns the weighted row sums of the kernel (n,), and the kernel's derivative (n, m).
+        """
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
         profile = self._profile(samples.reference)
@@ -260,24 +270,26 @@ class _KernelDivergence(SampleDivergence):
 class MMD(_KernelDivergence):
     r"""Maximum mean discrepancy with Gaussian kernels of several widths.
 
-    :math:`k(x, y) = \frac{1}{S} \sum_s \exp(-|x - y|^2 / (s h))`, with h the mean squared distance
-    of reference rows within strata and features in units of the reference's spread, both of values
-    that are cut at six median deviations from their stratum's median. Strata with
-    more than 1000 rows are compared by random Fourier features of the same kernel.
+    :math:`k(x, y) = \frac{1}{S} \sum_s \exp(-|x - y|^2 / (s h))` over S widths s, where h is the
+    mean squared distance of reference rows within strata, and features are in units of the
+    reference's spread. For h and the units, values are cut at six median deviations from their
+    stratum's median. Strata with more than 1000 rows are compared by random Fourier features of the
+    same kernel.
 
     Parameters
     ----------
     scales : tuple of float, default=(0.125, 0.5, 2.0)
-        The widths s.
+        The widths s, as multiples of h.
     max_rows : int, default=5000
-        Most rows of a stratum and domain that are used, evenly taken.
+        Largest number of rows of a stratum and domain that are used, evenly taken.
     max_iter : int or None, default=None
         Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
     n_fourier : int or None, default=None
-        Random Fourier features of large strata; None is two for each number in a matrix of d
-        features, but at least 256 and at most 1024: fewer would fit the noise of some directions.
+        Number of random Fourier features for large strata. None is two for each entry of a matrix
+        of d features, but at least 256 and at most 1024: with fewer, the map would fit the noise of
+        some directions.
     random_state : int, default=0
-        Seed of these.
+        Seed of the Fourier features.
 
     Examples
     --------
@@ -323,6 +335,7 @@ class MMD(_KernelDivergence):
         return profile
 
     def _widths(self, reference: list[Array]) -> list[float]:
+        """Return the squared widths of the kernels."""
         scales: list[float] = []
         with suppress(TypeError, ValueError):
             scales = [float(scale) for scale in self.scales]
@@ -349,7 +362,7 @@ class MMD(_KernelDivergence):
             return cos, sin, np.stack([share @ cos, share @ sin])
 
         def likeness(mean: Array, n: int) -> float:
-            """Return that of different rows, over the likeness of all."""
+            """Return what turns the mean kernel of all pairs into that of different rows."""
             return ((mean**2).sum() / n_waves - 1) / max(n - 1, 1)
 
         means = [waves(rows)[2] for rows in reference]
@@ -366,7 +379,7 @@ class MMD(_KernelDivergence):
         return distance
 
     def _frequencies(self, reference: list[Array]) -> Array:
-        """Return frequencies as the kernels have them, at right angles in sets of at most d."""
+        """Return random frequencies (d, n) of the kernels, orthogonal within sets of at most d."""
         rng, d = np.random.default_rng(self.random_state), reference[0].shape[1]
         n = self.n_fourier or int(np.clip(2 * d * d, 256, 1024))
         sets = rng.normal(size=(-(-n // min(d, n)), d, min(d, n)))
@@ -377,13 +390,13 @@ class MMD(_KernelDivergence):
 class Energy(_KernelDivergence):
     r"""Energy distance, :math:`2 \overline{|z - y|} - \overline{|z - z'|} - \overline{|y - y'|}`.
 
-    Best where values lie on a grid, such as scores and counts in another unit: its cusp where rows
-    coincide finds the scale that brings one grid onto the other.
+    Best for values on a grid, such as scores and counts in another unit: the distance has a cusp
+    where rows coincide, so the scale is found that maps one grid onto the other.
 
     Parameters
     ----------
     max_rows : int, default=2000
-        Most rows of a stratum and domain that are used, evenly taken.
+        Largest number of rows of a stratum and domain that are used, evenly taken.
     max_iter : as for `MMD`, default=None
         Iterations of L-BFGS.
 
@@ -411,12 +424,12 @@ class Energy(_KernelDivergence):
 
 
 def _squared(left: Array, right: Array) -> Array:
-    """Return all squared distances."""
+    """Return all squared distances, (n_left, n_right)."""
     return np.maximum(np.matmul(*_factors(left, right)), 0.0)
 
 
 def _factors(left: Array, right: Array) -> tuple[Array, Array]:
-    """Return matrices whose product holds all squared distances."""
+    """Return two matrices whose product has all squared distances as its entries."""
     here, there = (np.einsum("ij,ij->i", rows, rows) for rows in (left, right))
     return (
         np.column_stack([-2 * left, here, np.ones_like(here)]),

@@ -1,4 +1,4 @@
-"""Optimal transport between Gaussians with confounder-balanced moments, and matched axes."""
+"""Optimal transport between Gaussians with confounder-balanced moments; matching of axes."""
 
 from typing import ClassVar
 
@@ -25,12 +25,13 @@ from condokit.summaries.moments import MomentPair
 class GaussianOT(GaussianDivergence):
     r"""Squared 2-Wasserstein distance between Gaussians with prior-weighted moments.
 
-    Each domain is summed up by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance
-    :math:`V = \sum_n w_n [\sigma_n^2 + (\mu_n - M)^2]`, as if both had the confounders of the
-    prior. Per feature the distance is :math:`(M_q - M_r)^2 + (\sqrt{V_q} - \sqrt{V_r})^2`, and
-    the map that makes it zero is :math:`m = \sqrt{V_r / V_q},\ b = M_r - m M_q`. Without
-    confounders this is the classical matching of mean and standard deviation. The best map without
-    an offset is :math:`m = (M_q M_r + \sqrt{V_q V_r}) / (M_q^2 + V_q)`.
+    Each domain is summarised by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance
+    :math:`V = \sum_n w_n [\sigma_n^2 + (\mu_n - M)^2]`, as if the confounders of both domains had
+    the law of the prior. Per feature the distance is
+    :math:`(M_q - M_r)^2 + (\sqrt{V_q} - \sqrt{V_r})^2`, and the map that makes it zero is
+    :math:`m = \sqrt{V_r / V_q},\ b = M_r - m M_q`. Without confounders this is the classical
+    matching of mean and standard deviation. The best map without an offset is
+    :math:`m = (M_q M_r + \sqrt{V_q V_r}) / (M_q^2 + V_q)`.
 
     For full matrices with balanced covariances :math:`C_q, C_r`, the map is the symmetric
     :math:`A = C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
@@ -73,7 +74,7 @@ class GaussianOT(GaussianDivergence):
         if not family.has_offset and not family.has_scale:
             return no_change(centre)
         if not family.has_offset:
-            # where means of opposite signs make the best scale negative, the least positive one
+            # means of opposite signs could make the best scale negative: at least 1e-6 is taken
             size = centre**2 + sd_query**2
             scale = np.maximum(centre * image + sd_query * sd_reference, 1e-6 * size) / size
             return Solution(scale, none, none)
@@ -102,27 +103,32 @@ class GaussianOT(GaussianDivergence):
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
+    """Return balanced means and standard deviations, (n_features,)."""
     mean = weights @ moments.mean
     return mean, np.sqrt(weights @ (moments.var + (moments.mean - mean) ** 2))
 
 
 def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
+    """Return the sampling variance of the logarithm of balanced standard deviations."""
     from_mean = moments.mean - mean
     terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
     return weights**2 @ terms / (4 * sd**4)
 
 
 class PCMatch(Divergence):
-    r"""Align the principal axes of the balanced covariances in order of their size.
+    r"""Match the principal axes of the balanced covariances in order of their size.
 
-    :math:`A = V_r \operatorname{diag}(s_j \sqrt{\lambda_{r,j} / \lambda_{q,j}}) V_q'`. The sign
-    :math:`s_j` of an axis is the one under which the stratum means along it agree: as a
-    log-likelihood ratio, :math:`2 \sum_k u_{q,jk} u_{r,jk} / (1/n_k + 1/m_k)` with means u in units
-    of the axis' spread, plus :math:`2 g_q g_r / (6/N_q + 6/N_r)` for skewnesses g within strata. If
-    that leaves a reflection, the least certain axis is turned, unless even it is certain.
+    :math:`A = V_r \operatorname{diag}(s_j \sqrt{\lambda_{r,j} / \lambda_{q,j}}) V_q'`, with axes V
+    and variances :math:`\lambda` along them. The sign :math:`s_j` of axis j is the more likely one,
+    by the stratum means along it: their log-likelihood ratio is
+    :math:`2 \sum_k u_{q,jk} u_{r,jk} / (1/n_k + 1/m_k)`, with means u in units of the axis' spread
+    and :math:`n_k, m_k` rows, plus :math:`2 g_q g_r / (6/N_q + 6/N_r)` for the skewnesses g within
+    strata. If the result is a reflection, the sign of the least certain axis is changed, unless
+    even that one is certain.
 
-    Finds rotations that moments of strata cannot determine, if the sizes of the axes are distinct
-    and kept by the shift; poor where they are not, so a default without confounders alone.
+    This finds rotations that moments of strata cannot determine, if the axes have distinct sizes
+    and the shift does not change their order. Otherwise it is poor, so it is the default without
+    confounders only (for rotations).
 
     Examples
     --------

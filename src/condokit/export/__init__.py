@@ -1,7 +1,8 @@
-"""A map elsewhere: as an ONNX model, an SQL query, or Python or R source without dependencies.
+"""Maps for other systems: as an ONNX model, an SQL query, or Python or R source code.
 
-All of them yield what `AffineMap` does, and leave missing what is missing. Values that a link does
-not admit, which the map refuses, come out as NaN or NULL where an error cannot be raised.
+All of them give the values that `AffineMap` gives, and keep missing values missing. Values outside
+the domain of a link (such as zero for a logarithm) are an error for `AffineMap`; in systems that
+cannot raise errors they become NaN or NULL.
 """
 
 import os
@@ -20,7 +21,7 @@ __all__ = ["export", "to_onnx", "to_python", "to_r", "to_sql"]
 
 
 def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> None:
-    """Write a map in the format that the ending of a file asks for: .onnx, .sql, .py or .R.
+    """Write a map to a file in the format of its ending: .onnx, .sql, .py or .R.
 
     Parameters
     ----------

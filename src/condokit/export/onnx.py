@@ -21,18 +21,18 @@ _IR_VERSION = 8
 def to_onnx(affine: AffineMap, *, named: bool = False, dtype: str = "float64") -> bytes:
     """Return a map as an ONNX model, the content of an .onnx file; needs the extra `onnx`.
 
-    Its input "X" and output "Y" are tables of doubles, rows by features. The names of the columns
-    are in the model's metadata, as JSON under "feature_names" and "output_names".
+    The model's input "X" and output "Y" are double arrays of shape (n_rows, n_features). The names
+    of the columns are in its metadata, as JSON under "feature_names" and "output_names".
 
     Parameters
     ----------
     affine : AffineMap or MonotoneMap
         The map.
     named : bool, default=False
-        Whether every feature is an input of its own name, a column of shape (rows, 1), and every
-        output likewise, called as the feature with " (mapped)".
+        Whether every feature is a separate input of its name, of shape (n_rows, 1), and every
+        mapped feature a separate output, with the name of the feature and " (mapped)".
     dtype : {"float64", "float32"}, default="float64"
-        The type of inputs and outputs; computed in double precision all the same.
+        The type of inputs and outputs; the computation is in double precision in either case.
 
     Returns
     -------
@@ -82,7 +82,10 @@ def to_onnx(affine: AffineMap, *, named: bool = False, dtype: str = "float64") -
 
 
 class _Nodes:
-    """The way from X to Y as nodes; as in `AffineMap.apply`, gaps are zeros until the end."""
+    """The nodes of the graph from X to Y.
+
+    As in `AffineMap.apply`, missing values are computed as zeros, and are set to NaN at the end.
+    """
 
     def __init__(
         self, affine: AffineMap, inputs: list[str], outputs: list[str], single: bool
@@ -100,7 +103,7 @@ class _Nodes:
             self.node("Gather", y, self.constant(np.array([j])), axis=1, name=name)
 
     def mapped(self, x: str, affine: AffineMap, name: str) -> str:
-        """Return what comes out, under this name if it is one."""
+        """Return the name of the mapped values, which is `name` unless that is empty."""
         linked = self.by_link(x, self.link)
         if affine.kind == "monotone":
             return self.node(
@@ -112,7 +115,7 @@ class _Nodes:
         gaps, nan = self.node("IsNaN", linked), self.constant(math.nan)
         filled = self.node("Where", gaps, self.constant(0.0), linked)
         mapped = self.by_link(self.node("Add", self.linear(filled, *parts), offset), self.unlink)
-        if affine.kind != "diagonal":  # a gap reaches all outputs that depend on it
+        if affine.kind != "diagonal":  # all outputs that depend on a missing value are missing
             marks = (None if part is None else (part != 0).astype(np.float32) for part in parts)
             count = self.linear(self.node("Cast", gaps, to=1), *marks)  # 1 is float32
             gaps = self.node("Greater", count, self.constant(np.float32(0)))
@@ -142,7 +145,7 @@ class _Nodes:
         return self.node("Add", scaled, self.node("MatMul", factors, self.constant(left.T)))
 
     def curves(self, x: str, curves: Any) -> str:
-        """Map every column by its curve, or its line."""
+        """Map every column by its curve, or by its line if it is straight (which is faster)."""
         straight, arrays = are_straight(curves), list(curves.arrays().values())
         if straight.all() or not straight.any():
             return self.line(x, *arrays) if straight.all() else self.bent(x, *arrays)
@@ -154,13 +157,13 @@ class _Nodes:
         return self.node("Gather", together, self.constant(np.argsort(order)), axis=1)
 
     def line(self, x: str, knots: Array, values: Array, slopes: Array) -> str:
-        """Map every column by one straight line."""
+        """Map every column by a straight line: value + slope (x - knot) at its first knot."""
         away = self.node("Sub", x, self.constant(knots[:, 0]))
         rise = self.node("Mul", away, self.constant(slopes[:, 0]))
         return self.node("Add", rise, self.constant(values[:, 0]))
 
     def bent(self, x: str, knots: Array, values: Array, ends: Array) -> str:
-        """Map every column by the line that begins at the knot below."""
+        """Map every column by a piecewise linear curve: the line from the knot below x."""
         first, images, slopes = lines_of(knots, values, ends)
         wide = self.node("Unsqueeze", x, self.constant(np.array([2])))
         above = self.node("Cast", self.node("Less", wide, self.constant(knots)), to=7)  # int64
@@ -176,7 +179,7 @@ class _Nodes:
         return self.node("Add", image, self.node("Mul", slope, away))
 
     def by_link(self, x: str, step: Callable[[str, str, Array], str]) -> str:
-        """Take the columns of every kind of link apart, change them, and put them together."""
+        """Apply `step` to the columns of every kind of link, and put them together in order."""
         if self.links is None:
             return x
         kinds = ["power" if isinstance(link, float) else link for link in self.links]
@@ -191,7 +194,7 @@ class _Nodes:
         return self.node("Gather", together, self.constant(np.argsort(order)), axis=1)
 
     def link(self, kind: str, x: str, powers: Array) -> str:
-        """Return columns on the scale of their link, NaN where it does not admit a value."""
+        """Return columns after their link, NaN where a value is outside its domain."""
         node, zero = self.node, self.constant(0.0)
         bad = node("Less", x, zero)
         if kind != "power":
@@ -207,7 +210,7 @@ class _Nodes:
         return node("Sub", node("Log", x), node("Log", node("Sub", one, x)))
 
     def unlink(self, kind: str, y: str, powers: Array) -> str:
-        """Return columns on their own scale."""
+        """Return columns after the inverse of their link."""
         node, constant = self.node, self.constant
         if kind == "power":
             return node("Pow", node("Max", y, constant(0.0)), constant(1 / powers))

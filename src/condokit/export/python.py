@@ -1,4 +1,4 @@
-"""Maps as Python source; `adapt.py.jinja` is what they have in common."""
+"""Maps as Python source, from the template `adapt.py.jinja`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +13,8 @@ def to_python(affine: AffineMap) -> str:
     """Return the source of a Python module with a function `adapt`, which needs no package.
 
     ``adapt(row)`` takes a dict with the features (other keys are ignored) and returns a dict with
-    the mapped ones; for a map without names, from a sequence to a list. None and NaN stay so,
-    infinity and values that a link does not admit raise a ValueError.
+    the mapped features; for a map without names it takes a sequence and returns a list. None and
+    NaN stay unchanged; infinity and values outside the domain of a link raise a ValueError.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def to_python(affine: AffineMap) -> str:
 
 
 def rendered(affine: AffineMap, template: str, write: Callable[[Any], str]) -> str:
-    """Return a template filled with the numbers of a map, as a language writes lists."""
+    """Return a template filled with the numbers of a map; `write` formats lists in the language."""
     from jinja2 import Template
 
     names = affine.feature_names
@@ -64,7 +64,7 @@ def rendered(affine: AffineMap, template: str, write: Callable[[Any], str]) -> s
 
 
 def _source(values: Any) -> str:
-    """Write a list on one line, or on one line for every row."""
+    """Return a list as source on one line, and a matrix with one line for every row."""
     rows = list(values)
     if rows and isinstance(rows[0], list):
         return "[\n" + "".join(f"    {row!r},\n" for row in rows) + "]"

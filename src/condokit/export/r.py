@@ -1,4 +1,4 @@
-"""Maps as R source; `adapt.R.jinja` is what they have in common."""
+"""Maps as R source, from the template `adapt.R.jinja`."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from condokit.maps.affine import AffineMap
 def to_r(affine: AffineMap) -> str:
     """Return the source of an R script with a function `adapt`, which needs no package.
 
-    ``adapt(data)`` takes a data frame, whose other columns stay, and returns it with the features
-    mapped; for a map without names, from a matrix to a matrix. NA stays NA, infinity and values
-    that a link does not admit are an error. Read tables with ``check.names = FALSE`` if the names
-    of features are no plain words.
+    ``adapt(data)`` takes a data frame and returns it with mapped features; other columns stay
+    unchanged. For a map without names it takes and returns a matrix. NA stays NA; infinity and
+    values outside the domain of a link are an error. Read tables with ``check.names = FALSE`` if
+    names of features are not valid names in R.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def to_r(affine: AffineMap) -> str:
 
 
 def _source(values: Any) -> str:
-    """Write a list, or a matrix by its rows."""
+    """Return a list as source, and a matrix by its rows."""
     rows = list(values)
     if rows and isinstance(rows[0], list):
         inner = ",\n    ".join(", ".join(map(repr, row)) for row in rows)
@@ -45,7 +45,7 @@ def _source(values: Any) -> str:
 
 
 def _one(value: Any) -> str:
-    """Write a number, a text, or nothing."""
+    """Return a number, a text or None as source."""
     if not isinstance(value, str):
         return "NULL" if value is None else repr(value)
     if "\0" in value:

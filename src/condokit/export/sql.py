@@ -1,4 +1,4 @@
-"""Maps as queries of databases."""
+"""Maps as SQL queries."""
 
 import math
 from collections import Counter
@@ -16,10 +16,10 @@ from condokit.maps.formula import in_groups, write_outputs
 class Dialect:
     """How a family of databases writes names and text, and what it calls the logarithm."""
 
-    quotes: str = '""'  # around names; the second is doubled in them
-    backslashes: bool = False  # whether they are escapes in text
-    escaped_names: bool = False  # whether they are so in names
-    logarithm: str = "LN"
+    quotes: str = '""'  # opening and closing quote of names; a closing one in a name is doubled
+    backslashes: bool = False  # whether backslashes are escapes in text
+    escaped_names: bool = False  # whether backslashes are escapes in names
+    logarithm: str = "LN"  # the function for the natural logarithm
 
     def name(self, name: str) -> str:
         """Quote the name of a column or table."""
@@ -30,7 +30,7 @@ class Dialect:
         return first + inner.replace(last, f"\\{last}" if self.escaped_names else last * 2) + last
 
     def label(self, value: Any) -> str:
-        """Write the label of a batch."""
+        """Return the label of a batch as a literal."""
         if not isinstance(value, str):
             return str(value).upper() if isinstance(value, bool) else repr(value)
         if self.backslashes:
@@ -59,27 +59,27 @@ def to_sql(
 ) -> str:
     """Return a SELECT, without a semicolon, that maps the columns of a table.
 
-    It keeps to what most databases understand. Numbers are exact, names are quoted, and NULL stays
-    NULL. A dense matrix becomes one sum per output, which databases are slow to plan: beyond some
-    100 features, prefer `to_onnx`.
+    The query uses what most databases support. Numbers are exact, names are quoted, and NULL stays
+    NULL. For a dense matrix every output is a sum over all features, which databases are slow to
+    plan: with more than about 100 features, prefer `to_onnx`.
 
     Parameters
     ----------
     affine : AffineMap or MonotoneMap, or dict of these by label
-        The map; or those of many batches, as `BatchAdapter.maps_`, whose rows are told apart by
-        the column `batch`. Rows of other batches become NULL.
+        The map; or the maps of many batches, as `BatchAdapter.maps_`: each row is then mapped by
+        the map of its label in the column `batch`. Rows with other labels become NULL.
     table : str or sequence of str, default="incoming"
-        The table; as a sequence, with what it is in: ``("lab", "incoming")``.
+        The name of the table; with a schema or database as a sequence: ``("lab", "incoming")``.
     keep : sequence of str, default=()
-        Other columns to take along as they are.
+        Other columns that the query returns unchanged.
     names : sequence of str or None, default=None
-        Columns of the features, for a map that does not know their names.
+        Names of the columns of features, for a map without names.
     dialect : str, default="ansi"
-        What differs between databases, names in quotes above all: "ansi", "bigquery", "databricks",
-        "duckdb", "hive", "mariadb", "mysql", "postgres", "redshift", "snowflake", "spark",
-        "sqlite", "trino" or "tsql".
+        The kind of database, which decides above all how names are quoted: "ansi", "bigquery",
+        "databricks", "duckdb", "hive", "mariadb", "mysql", "postgres", "redshift", "snowflake",
+        "spark", "sqlite", "trino" or "tsql".
     batch : str or None, default=None
-        With maps of many batches: the column with their labels.
+        For maps of many batches: the column with their labels.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def to_sql(
 
 
 class _Query:
-    """What is selected from: a table, or the step before in brackets; and columns taken along."""
+    """A query under construction: a table, or the step before as a subquery, and kept columns."""
 
     def __init__(self, rows: str, kept: list[str], dialect: Dialect) -> None:
         self.rows, self.kept, self.dialect = rows, kept, dialect
@@ -129,7 +129,7 @@ class _Query:
         return "SELECT\n  " + ",\n  ".join(listed) + f"\nFROM {self.rows}"
 
     def step(self, letter: str, values: list[str], beside: Sequence[str] = ()) -> list[str]:
-        """Return names of their own for values, that nothing can clash with."""
+        """Compute values in a subquery, and return their names there, which cannot clash."""
         names = [f"{letter}{j}" for j in range(len(values))]
         kept = [f"k{j}" for j in range(len(self.kept))]
         columns = dict(zip(kept, self.kept)) | dict(zip(beside, beside)) | dict(zip(names, values))
@@ -144,7 +144,7 @@ class _Query:
         return " + ".join(in_groups(terms, lambda group: f"({' + '.join(group)})")) or _number(0.0)
 
     def curve(self, x: str, knots: Any, lines: list[tuple[float, float, float]]) -> str:
-        """Return one case per line, the last for NULL as well, which stays NULL."""
+        """Return a CASE with one piece of the curve each; the last also takes NULL, which stays."""
         cases = [f"WHEN {x} < {_number(knot)} THEN" for knot in knots] + ["ELSE"]
         made = [f"{_number(y)} + {_number(m)} * ({x} - {_number(t)})" for t, y, m in lines]
         if not len(knots):
@@ -164,15 +164,15 @@ class _Query:
 
 
 class _Inline(_Query):
-    """The same without steps in brackets: what depends on a step repeats it."""
+    """The same without subqueries: an expression is repeated wherever its value is used."""
 
     def step(self, letter: str, values: list[str], beside: Sequence[str] = ()) -> list[str]:
-        """Return values that others may rest on."""
+        """Return the expressions themselves, in brackets."""
         return [f"({value})" for value in values]
 
 
 def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
-    """Return the columns that are read and made."""
+    """Return the names of the columns that are read and of those that are returned."""
     inputs = affine.feature_names or names
     if inputs is None:
         raise ValueError(
@@ -193,7 +193,7 @@ def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
 
 
 def _number(value: float) -> str:
-    """Write a number so that nothing is lost; without an exponent it might be read as decimal."""
+    """Return a number with all its digits; without an exponent it might be taken as decimal."""
     text = repr(float(value))
     return text if "e" in text else f"{text}e0"
 

@@ -57,7 +57,7 @@ class Controls:
         counts = np.ones(len(used)) if domains.weights is None else domains.weights[used]
         _refuse(np.isnan(X).any(axis=0), own, "must have values in all rows, but {names} has not.")
         root, D = np.sqrt(counts)[:, None], design(domains.confounders, used, 1)
-        dof = float(counts.sum()) - 2 * D.shape[1]
+        dof = float(counts.sum()) - 2 * D.shape[1]  # each domain has its own coefficients
         if dof < _FEWEST_ROWS:
             text = "{@'controls'} need {n} rows more to tell what they have in common."
             raise refusal(text, n=int(np.ceil(_FEWEST_ROWS - dof)))
@@ -201,7 +201,7 @@ def _loadings(
             total, X = ones_for_zeros(n @ known), np.where(known, X, 0.0)
             X = np.where(known, X - n @ X / total, 0.0)  # a missing value is the mean
             own = (S.T * n) @ X / total
-            noise = ((S**2).T * n) @ X**2 / total - own**2
+            noise = ((S**2).T * n) @ X**2 / total - own**2  # variance of the products S X
             parts.append(np.stack([own.T, (noise / total).T]))
         found.append(np.concatenate(parts, axis=1))
     (own, own_error), (other, other_error) = found

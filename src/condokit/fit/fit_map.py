@@ -253,6 +253,7 @@ def likely_curves(
 
 
 def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
+    """Raise an error if scales or offsets of a feature are not finite."""
     finite = np.isfinite(solution.scale)
     failed = ~((finite if finite.ndim == 1 else finite.all(axis=1)) & np.isfinite(solution.offset))
     if failed.any():
@@ -339,6 +340,7 @@ def _summarised(domains: Study, recipe: Recipe, comparison: Comparison) -> Rows 
 
 
 def _moments(domains: Study, recipe: Recipe, comparison: Comparison) -> MomentPair:
+    """Return moments of both domains; shrinkage pools variances over strata."""
     shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
     return moment_pair(domains, comparison, recipe.conditional, shared, scaled)
 

@@ -26,12 +26,14 @@ def whole_file(
     worded: Callable[[], AbstractContextManager[None]] = nullcontext,
     replaces: bool = True,
 ) -> Iterator[IO[bytes]]:
-    """Open a file that takes its name when all is written; a pipe or device is written at once."""
-    # Unless it `replaces`, a file of that name that has appeared meanwhile is an error.
-    # Until then it has another name in the same folder, which is removed upon any exception,
-    # interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
-    # `worded()`, which may turn errors into others.
-    place = Path(os.path.realpath(path))  # a link stays a link
+    """Open a file that gets its name only when it is complete; pipes and devices are written to.
+
+    Until then it has a temporary name in the same folder, and is removed upon any exception,
+    interrupt, SIGTERM or SIGHUP. Unless `replaces` is true, it is an error if a file of the name
+    has appeared in the meantime. The file operations here, but not the `with` block of the caller,
+    run within `worded()`, which may translate errors.
+    """
+    place = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
     is_file = place.is_file() or not place.exists()
     with ExitStack() as stack:
         with worded():
@@ -47,14 +49,14 @@ def whole_file(
             if is_file:
                 umask = os.umask(0)
                 os.umask(umask)
-                os.chmod(file.name, 0o666 & ~umask)  # until now it is private
+                os.chmod(file.name, 0o666 & ~umask)  # a temporary file is private at first
                 os.fsync(file.fileno())
                 file.close()
                 _take_name(file.name, place, replaces)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write bytes, whole or not at all, replacing what there is."""
+    """Write bytes to a file, completely or not at all; an existing file is replaced."""
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot write {path}: it is a folder, not a file name.")
@@ -65,25 +67,25 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def _take_name(name: str, place: Path, replaces: bool) -> None:
-    """Give a file its name, of several programs to one alone unless it replaces."""
+    """Rename a file; unless it `replaces`, only one of several programs at a time succeeds."""
     if replaces:
         os.replace(name, place)
         return
     try:
-        os.link(name, place)  # the other name is removed later
+        os.link(name, place)  # fails if the name exists; the temporary name is removed later
     except FileExistsError:
         raise
-    except OSError:  # there are no hard links here
+    except OSError:  # the file system has no hard links
         os.close(os.open(place, os.O_CREAT | os.O_EXCL))
         os.replace(name, place)
 
 
 def _temporary(place: Path) -> IO[bytes]:
-    """Open a new file beside a place, without those that killed programs have left there."""
+    """Open a temporary file in the same folder; remove those that killed programs have left."""
     for stale in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
         with suppress(OSError), open(stale, "rb") as file:
             if fcntl and time.time() - stale.stat().st_mtime > _STALE:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has a lock
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if it is being written
                 stale.unlink()
     handle, name = tempfile.mkstemp(".part", f".{place.name}.", place.parent)
     os.close(handle)
@@ -95,13 +97,14 @@ def _temporary(place: Path) -> IO[bytes]:
 
 
 def _close(file: IO[bytes]) -> None:
+    """Close a file; errors of the system are ignored."""
     with suppress(OSError):
         file.close()
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program as an exception does, so that it can clean up."""
+    """Turn SIGTERM and SIGHUP into an exception (SystemExit), so that files are cleaned up."""
     ours = []
     if threading.current_thread() is threading.main_thread():
         signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]

@@ -1,8 +1,8 @@
-"""Our JSON files: versioned, readable without condokit, checked in full when read.
+"""JSON files of condokit: versioned, readable without condokit, checked completely when read.
 
 The schemas in `docs/reference` describe them. Keys may be added to a schema if older versions can
-do without them; its number rises if they would misunderstand the file. Files of all schemas are
-read for ever.
+ignore them; its number rises if older versions would misunderstand the file. Files of all schemas
+remain readable.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Format:
 
 
 def write(path: Place, content: dict[str, Any], kind: Format) -> None:
-    """Write a file, or to an open one: the same bytes for the same content."""
+    """Write a document to a file, or to an open one; the same content gives the same bytes."""
     first = {"format": kind.name, "schema": kind.newest, "condokit": condokit.__version__}
     document = first | content
     try:
@@ -59,10 +59,10 @@ def write(path: Place, content: dict[str, Any], kind: Format) -> None:
 
 
 def read(place: Place, kind: Format, make: Any) -> Any:
-    """Return what `make` makes of the document in a file and of its fields.
+    """Read a file and return `make(document, fields)`, with the fields checked by the schema.
 
-    A file that is none of this kind is refused with the error of the kind, in one line; nothing in
-    it is ever executed. Raised by `make`, a ValueError says what is wrong with the content.
+    A file of another kind raises the error of this kind, in one line; nothing in a file is ever
+    executed. `make` raises a ValueError if something is wrong with the content.
     """
     path = kind.call(place)
     try:
@@ -84,7 +84,7 @@ def read(place: Place, kind: Format, make: Any) -> Any:
 
 
 def _parsed(text: str, path: str, kind: Format) -> dict[str, Any]:
-    """Return the JSON of a file that claims to be of a kind, of a schema that is known here."""
+    """Return the JSON of a file, if its format is this kind and its schema is known."""
     try:
         document = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer
@@ -108,7 +108,7 @@ def _parsed(text: str, path: str, kind: Format) -> dict[str, Any]:
 
 
 def _layout(value: Any, margin: str = "") -> str:
-    """Write one line for every key, and for every row of a matrix."""
+    """Return JSON with a line for every key, and for every row of a matrix."""
     inner, ends = margin + " ", "[]"
     match value:
         case {**items} if items:
@@ -124,7 +124,7 @@ def _layout(value: Any, margin: str = "") -> str:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """Hash everything but the hash, in a form that does not depend on layout."""
+    """Return the SHA-256 of a document without its hash, whatever its layout."""
     body = {key: value for key, value in document.items() if key != "sha256"}
     canonical = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -135,7 +135,7 @@ def digest(document: dict[str, Any]) -> str:
 
 
 def _read_bytes(place: Place) -> bytearray:
-    """Read a regular file, or an open one, that is not too large."""
+    """Read a regular file, or an open one, up to a limit of size."""
     if isinstance(place, str | os.PathLike):
         if not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
             raise ValueError("it is no regular file")
@@ -144,7 +144,7 @@ def _read_bytes(place: Place) -> bytearray:
                 raise ValueError(f"it has more than {MOST_BYTES} bytes")
             return _read_bytes(file)
     content = bytearray()
-    while part := place.read(_PART):  # asked for all at once, Python takes memory for the most
+    while part := place.read(_PART):  # in parts: read(MOST_BYTES) would reserve all that memory
         content += part
         if len(content) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
@@ -154,6 +154,7 @@ def _read_bytes(place: Place) -> bytearray:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise an error if a key occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key occurs twice")
@@ -161,10 +162,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
+    """Raise an error for NaN and Infinity, which are not JSON."""
     raise ValueError(f"{name} is not JSON, which knows finite numbers only")
 
 
 def _integer(digits: str) -> int:
+    """Return a whole number; raise an error if it is absurdly long."""
     if len(digits) > _MOST_DIGITS:
         raise ValueError(f"a number has {len(digits)} digits; it knows finite numbers only")
     return int(digits)

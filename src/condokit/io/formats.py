@@ -1,4 +1,4 @@
-"""What a file is by its name, what it takes to read it, and one line for whatever is wrong."""
+"""Formats of files by their names, requests to read them, and errors of one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORMATS |= {"pq": "parquet", "feather": "arrow"}
 
 
 class Request(NamedTuple):
-    """What to read of a file; `files` closes what is opened for it."""
+    """What to read of a file; `files` is the stack that closes whatever is opened for it."""
 
     path: PathLike
     files: ExitStack
@@ -33,19 +33,19 @@ class Request(NamedTuple):
     is_piped: bool  # whether it is standard input
     is_whole: bool  # whether all is read at once
     columns: Sequence[str] | None = None  # of Parquet: others are not read
-    content: bytes | None = None  # text, of a file that is none
+    content: bytes | None = None  # text made from a file that is not text (Excel)
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse names of columns that are there twice."""
+        """Raise an error if a name of a column occurs twice."""
         check_names(self.path, names)
 
     def rows_of_batch(self, n_columns: int) -> int:
-        """Return the most rows of a batch."""
+        """Return the largest number of rows of a batch."""
         return self.batch_rows or max(_VALUES // max(n_columns, 1), 1)
 
 
 class Content(NamedTuple):
-    """What is in a file: the schema, the number of rows if it is known, and the tables."""
+    """The content of a file: its schema, its number of rows if known, and its tables."""
 
     schema: pa.Schema
     n_rows: int | None
@@ -66,12 +66,12 @@ def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
 
 
 def is_text(path: PathLike, format: str | None) -> bool:
-    """Tell whether a file is delimited text."""
+    """Return whether a file is delimited text."""
     return format_of(path, format)[0] in DELIMITERS
 
 
 def shown(path: PathLike, task: str = "read") -> str:
-    """Return what a message calls a file."""
+    """Return the name of a file for messages."""
     stream = "Standard input" if task == "read" else "Standard output"
     return stream if str(path) == "-" else str(path) or "An empty name"
 
@@ -83,7 +83,7 @@ def exists(name: str) -> FileError:
 
 @contextmanager
 def worded(path: PathLike, task: str = "read") -> Iterator[None]:
-    """Turn whatever goes wrong with a file into one line for the user."""
+    """Turn all errors that occur with a file into a `FileError` of one line."""
     name = shown(path, task)
     try:
         yield
@@ -102,7 +102,7 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
     except (EOFError, zlib.error) as error:
         raise FileError(f"{name} is damaged or cut short: {error}.".replace("..", ".")) from error
     except BrokenPipeError as error:
-        if str(path) == "-":  # whoever read has left, which is no error
+        if str(path) == "-":  # the reader of standard output has closed it, which is no error
             raise
         raise FileError(f"{name} was closed by its reader.") from error
     except Exception as error:
@@ -113,7 +113,7 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
 
 
 def check_names(path: PathLike, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
-    """Refuse names of columns that are there twice, and wanted ones that are not."""
+    """Raise an error for names of columns that occur twice, and for wanted ones that are absent."""
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
@@ -123,13 +123,13 @@ def check_names(path: PathLike, names: Sequence[str], wanted: Sequence[str] = ()
 
 
 def is_number(kind: Any) -> bool:
-    """Tell whether a type of Arrow is of numbers."""
+    """Return whether a type of Arrow is numeric."""
     types = arrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def need(module: str, why: str, extra: str) -> Any:
-    """Return a module, or say which extra of condokit brings it."""
+    """Import a module, or raise an error that names the extra of condokit to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
@@ -139,7 +139,7 @@ def need(module: str, why: str, extra: str) -> Any:
 
 
 def arrow() -> Any:
-    """Return pyarrow, which takes long to load and is not needed for arrays."""
+    """Return pyarrow, imported only here: it is slow to load and not needed for arrays."""
     import pyarrow
     import pyarrow.compute
 

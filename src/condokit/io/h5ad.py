@@ -1,7 +1,7 @@
 """AnnData files as tables.
 
-anndata reads them. h5py copies what stays when one is written, since anndata would load all of it,
-and HDF5 does not survive a disk that is full unless room is taken first.
+anndata reads them. When one is written, h5py copies the unchanged parts, since anndata would load
+them into memory. HDF5 does not recover from a full disk, so room for the file is reserved first.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
 def open_h5ad(path: PathLike) -> Any:
-    """Return AnnData of which X stays in the file."""
+    """Open an AnnData whose X stays in the file."""
     read = need("anndata", "An .h5ad file needs anndata", "anndata").read_h5ad
     with worded(path):
-        open(path, "rb").close()  # for Python's own errors
+        open(path, "rb").close()  # raises Python's errors, which `worded` knows
         return read(path, backed="r")
 
 
 def read_h5ad(request: Request) -> Content:
-    """Read the names of the observations, obs, and X, which may be sparse, as columns."""
+    """Read the names of the observations, obs, and X (dense or sparse) as columns of a table."""
     pa = arrow()
     if request.is_piped:
         raise FileError("An .h5ad file cannot be read from standard input; give its name.")
@@ -48,7 +48,7 @@ def read_h5ad(request: Request) -> Content:
             f"the {memory / 1e9:.1f} GB of memory; select fewer variables."
         )
     X = data.X
-    if hasattr(X, "to_memory"):  # sparse, and of use to nobody by rows on disk
+    if hasattr(X, "to_memory"):  # a sparse X is slow to read by rows from disk
         X = X.to_memory().tocsr()
     obs = data.obs.rename_axis(data.obs.index.name or "obs_names").reset_index()
     variables = [] if X is None else list(data.var_names)
@@ -72,9 +72,11 @@ def read_h5ad(request: Request) -> Content:
 def replace_h5ad(
     path_in: PathLike, path_out: PathLike, table: pa.Table, force: bool = False
 ) -> None:
-    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay."""
-    # The table has one row per observation, in order, and one column per variable; others are
-    # ignored. With `force`, an existing file is replaced, which may be the one that is read.
+    """Copy an .h5ad file with new values in X; obs, var, uns and everything else stay unchanged.
+
+    The table has one row per observation, in order, and one column per variable; other columns are
+    ignored. With `force`, an existing file is replaced, which may be the one that is read.
+    """
     data = open_h5ad(path_in)
     import h5py  # which anndata brings
     from anndata.io import write_elem
@@ -102,7 +104,7 @@ def replace_h5ad(
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Take the room that a file needs."""
+    """Reserve room on the disk for a file, or raise an error."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     elif shutil.disk_usage(Path(file.name).parent).free < size:
@@ -110,7 +112,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 
 def _memory() -> float:
-    """Return the bytes of memory that the machine has."""
+    """Return the bytes of memory of the machine; 16 GB if unknown."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):

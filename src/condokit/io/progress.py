@@ -1,4 +1,4 @@
-"""The one progress line: on the error stream, a few times a second, gone when done."""
+"""A progress line on the error stream, renewed a few times a second and removed at the end."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,15 @@ from typing import Any
 def progress(
     unit: str, total: int | None = None, shown: bool | None = None, doing: str = "condokit"
 ) -> Iterator[Callable[..., None]]:
-    """Show how far work has come; call the result with what is done and a remark."""
-    # `total` is the number of units, if known; without a unit only what is done is shown; `shown`
-    # is None for "where a person watches"
+    """Show the progress of work; call the result with the number of units done and a remark.
+
+    `total` is the number of units, if known; with an empty `unit` only `doing` is shown. If `shown`
+    is None, progress is shown if the error stream is a terminal.
+    """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda done, remark="": None
         return
-    from tqdm import tqdm  # only where it is shown
+    from tqdm import tqdm  # imported only if progress is shown
 
     look: dict[str, Any] = {"desc": doing, "unit": f" {unit}", "mininterval": 0.2, "leave": False}
     look["bar_format"] = None if unit else "{desc} ..."
@@ -30,7 +32,7 @@ def progress(
 
 
 def watched(tables: Iterable[Any], n_rows: int | None) -> Iterator[Any]:
-    """Yield tables, and show how many of the rows are done."""
+    """Yield tables, and show the progress in rows."""
     done = 0
     with progress("rows", n_rows) as advance:
         for table in tables:

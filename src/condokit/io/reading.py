@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def files_of(path: PathLike) -> list[str]:
-    """Return the files that a path stands for: all in a folder, or that match `data/*.parquet`."""
+    """Return the files of a path: all in a folder, or all that match a pattern, or the file."""
     name = str(path)
     if os.path.isdir(name):
         name = os.path.join(glob.escape(name), "*.*")
@@ -38,10 +38,10 @@ def files_of(path: PathLike) -> list[str]:
 
 
 def read_table(path: PathLike, *, format: str | None = None, **text: Any) -> pa.Table:
-    """Read a table, of at least one row, into memory; of several files one below the other.
+    """Read a table of at least one row into memory; tables of several files are concatenated.
 
-    The suffix of a file tells its format, which `format` may replace (as "csv" or "tsv.gz"); "-" is
-    standard input, by default CSV. `text` are the options of `Text`.
+    The format is that of the file's suffix, unless `format` names another (as "csv" or "tsv.gz");
+    "-" is standard input, by default CSV. `text` are the options of `Text`.
     """
     tables = []
     for file in files_of(path):
@@ -65,9 +65,9 @@ def scan_table(
 ) -> Scan | Scans:
     """Open a table to be read in batches, in constant memory; parameters as in `read_table`.
 
-    `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Of Parquet,
-    no other `columns` than these are read. From standard input it is held in memory, since its
-    index comes last.
+    `batch_rows` is the largest number of rows of a batch; by default a batch has about 16 MB. Of a
+    Parquet file, only `columns` are read. Parquet from standard input is held in memory, since its
+    index is at the end.
     """
     files = files_of(path)
     if len(files) > 1:
@@ -92,24 +92,24 @@ class Scan:
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
         request = Request(path, self._files, batch_rows, piped, whole, columns)
         readers = {"parquet": _parquet, "arrow": _ipc, "h5ad": read_h5ad}
-        if self.format == "xlsx":  # its cells are read as those of a text file are
+        if self.format == "xlsx":  # it is turned into CSV, so that types are inferred as for text
             text = {**text, "delimiter": ",", "decimal": ".", "encoding": "utf-8"}
         read = readers.get(self.format, Text(self.format, zipped, **text).open)
         try:
             with worded(path):
                 if not piped and (Path(path).is_file() or not Path(path).exists()):
-                    open(path, "rb").close()  # for Python's own errors
+                    open(path, "rb").close()  # raises Python's errors, which `worded` knows
                 if self.format == "xlsx":
                     request = request._replace(content=_as_csv(path, piped))
                 self.schema, self.n_rows, self._tables = read(request)
                 self.names = list(self.schema.names)
                 request.check(self.names)
-                if self.n_rows == 0:  # None: not known before the end
+                if self.n_rows == 0:  # None if it is not known before the end
                     raise FileError(f"{shown(path)} has no rows.")
         except BaseException:
             self._files.close()
             raise
-        self.batch_rows = request.rows_of_batch(len(self.names))  # the most of a batch
+        self.batch_rows = request.rows_of_batch(len(self.names))  # largest number in a batch
 
     def __iter__(self) -> Iterator[pa.Table]:
         n_read = 0
@@ -125,7 +125,7 @@ class Scan:
                 yield table.slice(start, self.batch_rows)
 
     def close(self, *_: object) -> None:
-        """Close the file; nothing can be read any more."""
+        """Close the file; nothing can be read after that."""
         self._tables = iter(())
         self._files.close()
 
@@ -136,7 +136,7 @@ class Scan:
 
 
 class Scans:
-    """Several files, which are read one after another as one table."""
+    """Several files with the same columns, read one after another as one table."""
 
     def __init__(self, opening: Sequence[Callable[[], Scan]]) -> None:
         self._opening = opening
@@ -158,7 +158,7 @@ class Scans:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing open."""
+        """Do nothing: each file is closed after it was read."""
 
 
 def sha256(path: PathLike) -> str:
@@ -168,7 +168,7 @@ def sha256(path: PathLike) -> str:
 
 
 def _as_csv(path: PathLike, piped: bool) -> bytes:
-    """Return the first sheet of an Excel file as text; formulas are the values they had."""
+    """Return the first sheet of an Excel file as CSV; formulas become their stored values."""
     openpyxl = need("openpyxl", "Excel files need the package openpyxl", "excel")
     place = io.BytesIO(sys.stdin.buffer.read()) if piped else path
     book = openpyxl.load_workbook(place, read_only=True, data_only=True)
@@ -180,6 +180,7 @@ def _as_csv(path: PathLike, piped: bool) -> bytes:
 
 
 def _parquet(request: Request) -> Content:
+    """Open a Parquet file."""
     from pyarrow import parquet
 
     pa, whole, piped = arrow(), request.is_whole, request.is_piped
@@ -201,6 +202,7 @@ def _parquet(request: Request) -> Content:
 
 
 def _ipc(request: Request) -> Content:
+    """Open an Arrow file or stream."""
     pa = arrow()
     if request.is_piped:
         piped: Any = sys.stdin.buffer
@@ -216,7 +218,7 @@ def _ipc(request: Request) -> Content:
 
 
 def _content(schema: pa.Schema, n_rows: int | None, tables: Any) -> Content:
-    """Return tables with text as all of pyarrow knows it: of views, it knows little."""
+    """Return tables with string views cast to strings, as pyarrow supports views only in part."""
     pa = arrow()
 
     def plain(kind: Any) -> Any:

@@ -1,15 +1,16 @@
-"""Our JSON files are checked against their published schemas before anything is made of them.
+"""Checks JSON files against their published schemas before their content is used.
 
-`map-schema.json` and `statistics-schema.json` are JSON Schema, of which this module knows what they
-need, with three keywords of our own for lengths that must agree:
+`map-schema.json` and `statistics-schema.json` are JSON Schema. This module implements the part of
+JSON Schema that they use, and three more keywords, for sizes that must agree:
 
-- "shape" of numbers in lists: "cells features" has as many rows and columns as the first field in
-  which these names occur; "columns+2" is a sum. They become float64, with NaN for null.
-- "size" of lists and whole numbers: the length, or the number, is that of this name.
-- "below" of whole numbers, and of the keys of objects: they number what this name counts.
+- "shape" of nested lists of numbers: "cells features" must have as many rows as other fields with
+  the size "cells", and as many columns as those with "features"; "columns+2" is a sum. Such lists
+  become float64 arrays, with NaN for null.
+- "size" of lists and whole numbers: the length, or the number, must be that of this name.
+- "below" of whole numbers, and of the keys of objects: they must be smaller than that size.
 
-So every size is the length of a list in the file, and a number that only claims a size is refused
-before memory is taken for it.
+So every size is the length of a list in the file. A number that only claims a size is refused
+before memory is reserved for it.
 """
 
 import json
@@ -51,18 +52,18 @@ shown = _short.repr  # a value in a message, which is one line and not long
 
 
 def refuse_if(is_wrong: Any, why: str) -> None:
-    """Refuse a file if something is wrong, maybe at one place of many."""
+    """Raise a ValueError if a condition is true, or any of an array of conditions."""
     if np.any(is_wrong):
         raise ValueError(why)
 
 
 def _wrong(where: str, what: str, found: str) -> ValueError:
-    """Word the error for a field that is not what it must be."""
+    """Return the error for a field that is not what it must be."""
     return ValueError(f"{shown(where)} must be {what}. Got {found}.")
 
 
 class Schema:
-    """A published schema, by which files are read."""
+    """A published schema by which files are checked and read."""
 
     def __init__(self, name: str) -> None:
         path = Path(__file__).with_name(f"{name}-schema.json")
@@ -71,11 +72,11 @@ class Schema:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read by what is published, and what was added to it."""
+        """Resolve the schema again, after something was added to what is published."""
         self.root = self._resolved(self.published)
 
     def _resolved(self, node: Any) -> Any:
-        """Return a node without references; what stands beside one says more of the same."""
+        """Return a node with references replaced; keywords beside a reference are added to it."""
         if isinstance(node, list):
             return [self._resolved(one) for one in node]
         if not isinstance(node, dict):
@@ -86,11 +87,12 @@ class Schema:
         return {key: self._resolved(one) for key, one in node.items()}
 
     def read(self, value: Any, definition: str = "", where: str = "") -> Any:
-        """Return the fields of a document, or of a part that is defined, or refuse them."""
+        """Return the checked fields of a document, or of a part with a `definition`."""
         node = self.root["$defs"][definition] if definition else self.root
         return self._read(value, node, where, {})
 
     def _read(self, value: Any, node: Node, where: str, sizes: Sizes) -> Any:
+        """Return a checked value; `sizes` are those of the names met so far."""
         types = node.get("type", list(_TYPES))
         types = [types] if isinstance(types, str) else types
         if not any(_TYPES[name](value) for name in types):
@@ -114,7 +116,7 @@ class Schema:
         return value
 
     def _read_list(self, value: Any, node: Node, where: str, sizes: Sizes) -> list[Any]:
-        """Read a list, each item with sizes of its own beside those known before."""
+        """Read a list; sizes that are learned in an item hold for this item only."""
         least, each = node.get("minItems", 0), node.get("items", {})
         if len(value) < least:
             raise _wrong(where, f"a list of {least} or more", shown(value))
@@ -129,7 +131,7 @@ class Schema:
         return found
 
     def _read_object(self, value: Any, node: Node, where: str, sizes: Sizes) -> dict[Any, Any]:
-        """Read the fields that are named, in the order of the schema, and others if it says how."""
+        """Read the named fields in the order of the schema, and others if the schema has a rule."""
         own, others, found = node.get("properties", {}), node.get("additionalProperties", {}), {}
         if not own and not others and "allOf" not in node:
             return dict(value)
@@ -151,7 +153,7 @@ class Schema:
         return found if "below" in node else {key: found[key] for key in value if key in found}
 
     def _applies(self, condition: Node, value: Any) -> bool:
-        """Tell whether an object is of a kind."""
+        """Return whether an object satisfies a condition ("if")."""
         try:
             return bool(self._read(value, condition, "", {}))
         except ValueError:
@@ -159,7 +161,7 @@ class Schema:
 
 
 def _read_numbers(value: Any, node: Node, where: str, sizes: Sizes) -> Array:
-    """Return finite numbers of a shape."""
+    """Return nested lists of finite numbers as an array, whose shape must agree with `sizes`."""
     names, parts, shape = node["shape"].split(), [value], list[int]()
     for name in names:
         least, node = node.get("minItems", 0), node["items"]
@@ -188,7 +190,7 @@ def _read_numbers(value: Any, node: Node, where: str, sizes: Sizes) -> Array:
 
 
 def _check_limits(values: Any, node: Node, where: str) -> None:
-    """Refuse a number, or some of many, beyond the limits."""
+    """Raise an error for a number, or any number of an array, beyond the limits."""
     for name, (compare, words) in _LIMITS.items():
         if name in node and not np.all(fits := compare(values, node[name])):
             odd = np.extract(~np.asarray(fits), values)[0]
@@ -196,7 +198,7 @@ def _check_limits(values: Any, node: Node, where: str) -> None:
 
 
 def _check_size(size: Any, node: Node, where: str, sizes: Sizes, what: str = "") -> None:
-    """Refuse a size that is not the same as before, and numbers that are not below it."""
+    """Raise an error for a size that differs from earlier ones, or a number not below its size."""
     name, above = node.get("size", ""), node.get("below", "")
     if name and sizes.setdefault(name, size) != size:
         raise _wrong(where, f"{what}{sizes[name]}, the number of {name}", str(size))
@@ -205,14 +207,14 @@ def _check_size(size: Any, node: Node, where: str, sizes: Sizes, what: str = "")
 
 
 def _number_of(key: str, size: int, where: str) -> int:
-    """Return the number that a key is, below a size."""
+    """Return a key as a whole number below a size."""
     if key.isdecimal() and len(key) < 16 and str(number := int(key)) == key and number < size:
         return number
     raise _wrong(where, f"by numbers below {size}", shown(key))
 
 
 def _sum_of(sizes: Sizes, name: str) -> int:
-    """Return a size, 0 if it is not known: "2", "cells" or a sum, "columns+features"."""
+    """Return the size of "2", "cells" or a sum as "columns+features"; 0 if it is unknown."""
     parts = [int(part) if part.isdecimal() else sizes.get(part, 0) for part in name.split("+")]
     return sum(parts) if all(parts) else 0
 

@@ -1,14 +1,16 @@
-"""Delimited text as tables, parsed in blocks of whole rows in UTF-8.
+"""Reads delimited text as tables, in blocks of whole rows in UTF-8.
 
-Text has no types, so they come from the whole file: whole numbers are int64, or float64 if any row
-has a fraction; a column that mixes numbers and text is text, and so is one of whole numbers that
-would lose digits: padded codes such as 007, and numbers beyond int64. Columns may also be declared
-numbers, or text that stays as it is written.
-A file of more than one block is therefore read twice when it is streamed:
-first for its types, refusing damaged rows before anything is computed, then for its batches.
-Standard input is read once: its types come from the first block, and a later conflict is an error.
-pyarrow parses and types each block; alone it would read 007 as 7, "." in text as missing, round
-whole numbers beyond int64, and take the types of a stream from its first block.
+Text has no types, so they are inferred from the whole file. Whole numbers are int64, or float64 if
+any row has a fraction. A column that mixes numbers and text is text. So is a column of whole
+numbers that would lose digits: padded codes such as 007, and numbers beyond int64. Columns may also
+be declared to be numbers, or text that stays as it is written.
+
+A streamed file of more than one block is therefore read twice: first for its types, when damaged
+rows raise an error before anything is computed, then for its batches. Standard input can be read
+only once: its types come from the first block, and a later conflict is an error.
+
+pyarrow parses and types each block. By itself it would read 007 as 7, "." in text as missing, would
+round whole numbers beyond int64, and would take the types of a stream from its first block.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _Types = dict[str, Any]
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None", ".", "-")
-_DASHES = {".", "-"}  # of the default marks, those that are text in a text column
+_DASHES = {".", "-"}  # marks of missing values only in columns of numbers; in text they are text
 _SAVE_IT = "Save the table to a file first, of which all rows are examined."
 _UNCLOSED = "a quote is not closed where its value ends"
 _LIKE_ROWS = "the lines of a quoted value look like rows; close its quote, or save it as .parquet"
@@ -41,7 +43,7 @@ _WIDE = 1000  # columns from which one thread parses faster than several
 
 
 class TextBlock(NamedTuple):
-    """Some rows as they are written, and the line of the file with which they begin."""
+    """The text of some rows, and the number of the line of the file with which they begin."""
 
     content: bytes
     line: int
@@ -49,20 +51,20 @@ class TextBlock(NamedTuple):
 
 @dataclass
 class Text:
-    """A file of delimited text, parsed in blocks, and how it is to be read."""
+    """A reader of delimited text, with its options."""
 
     kind: str
     zipped: bool
     _: KW_ONLY
-    delimiter: Any = None  # tab in .tsv, else found among comma, tab, semicolon and bar
-    na_values: Sequence[str] | None = None  # what is missing; None: `MISSING`
+    delimiter: Any = None  # None: tab in .tsv, else guessed among comma, tab, semicolon and bar
+    na_values: Sequence[str] | None = None  # marks of missing values; None: `MISSING`
     encoding: str = "utf-8"
     decimal: str = "."
     numbers: Collection[str] = ()  # columns of numbers, even if they look like codes
     texts: Collection[str | None] | None = ()  # stay as they are written; None: all but `numbers`
     block_bytes: int = 1 << 24  # of text parsed at once
     sampled_bytes: int = 1 << 20  # of text from which the delimiter is guessed
-    schema: pa.Schema | None = None  # of a file that was opened before: types are not sought again
+    schema: pa.Schema | None = None  # known from an earlier reading: types are not inferred again
 
     def __post_init__(self) -> None:
         self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
@@ -77,7 +79,7 @@ class Text:
         self.names: list[str] = []
 
     def open(self, request: Request) -> Content:
-        """Find the types of the columns, and open the file for its tables."""
+        """Infer the types of the columns, and open the file for its tables."""
         pa = arrow()
         self.path = request.path
         blocks = self.blocks(request)
@@ -92,7 +94,7 @@ class Text:
         if second is not None and not request.is_piped and Path(self.path).is_file():
             n_rows = len(table) + sum(len(self.infer(b, types)) for b in chain([second], blocks))
             again = chain(self.blocks(request))
-        # a column without any value has the type of measurements
+        # a column without any value gets the type of measurements
         types = {n: pa.float64() if t == pa.null() else t for n, t in types.items()}
         schema = pa.schema(types.items())
         if second is not None:
@@ -101,7 +103,7 @@ class Text:
         return Content(schema, len(table), iter([table if same else table.cast(schema)]))
 
     def blocks(self, request: Request) -> Iterator[TextBlock]:
-        """Yield the file in pieces that end where a row ends, or as one."""
+        """Yield the file in blocks that end where a row ends, or as one block."""
         size = None if request.is_whole else self.block_bytes
         file: Any = sys.stdin.buffer
         if request.content is not None:
@@ -121,7 +123,7 @@ class Text:
             rest += piece.encode() if encoded else piece
             end = _end_of_row(rest) if size and not ended else len(rest)
             if not end and size and len(rest) > 8 * size:
-                end = rest.rfind(b"\n") + 1  # a quote in the middle of a field, never closed
+                end = rest.rfind(b"\n") + 1  # a quote was never closed: do not wait for its end
             if end:
                 content, rest = rest[:end], rest[end:]
                 _check_utf8(self.path, content, position)
@@ -129,7 +131,7 @@ class Text:
                 position, line = position + end, line + content.count(b"\n")
 
     def examine(self, content: bytes, request: Request) -> _Types:
-        """Learn delimiter and names, the types that were declared, and a guess at others."""
+        """Find delimiter and names of columns; return declared types, and guesses of others."""
         pa = arrow()
         end = content.rfind(b"\n", 0, self.sampled_bytes) + 1
         sample = content[:end] if end and len(content) > self.sampled_bytes else content
@@ -144,16 +146,16 @@ class Text:
             first = next(rows, [])
         number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")
         fractions = {name for name, x in zip(self.names, first) if number.fullmatch(x)}
-        # a column that begins with a fraction is taken for one: to try all types takes long
+        # a column whose first value has a fraction is taken as float, as trying all types is slow
         types = {n: pa.float64() if n in fractions else pa.null() for n in self.names}
         return types | dict.fromkeys(filter(self.stays, self.names), pa.string())
 
     def stays(self, name: str) -> bool:
-        """Tell whether a column stays as it is written."""
+        """Return whether a column stays as it is written (text)."""
         return name not in self.numbers if self.texts is None else name in self.texts
 
     def infer(self, block: TextBlock, types: _Types) -> pa.Table:
-        """Parse a block, after widening the types as far as it needs."""
+        """Parse a block; types that do not fit it are widened, in place."""
         pa = arrow()
         known = {name: kind for name, kind in types.items() if kind != pa.null()}
         try:
@@ -169,7 +171,7 @@ class Text:
         return table
 
     def codes(self, block: TextBlock, before: _Types, found: _Types) -> list[str]:
-        """Name the columns of whole numbers that would lose digits as numbers."""
+        """Return the columns of whole numbers that would lose digits if read as numbers."""
         pa = arrow()
         kinds = {
             name: kind
@@ -210,7 +212,7 @@ class Text:
         pa = arrow()
         ragged: list[Any] = []
         if b"\n" not in block.content:
-            block = TextBlock(block.content + b"\n", block.line)  # else names alone are nothing
+            block = TextBlock(block.content + b"\n", block.line)  # else pyarrow ignores a header
         whole = min(len(block.content), 1 << 30) + 1
         size = whole if len(self.names) >= _WIDE else min(whole, 1 << 22)
         try:
@@ -233,7 +235,10 @@ class Text:
         return table
 
     def refuse_merged(self, table: pa.Table, block: TextBlock) -> None:
-        """Refuse quotes that make one value of several rows: not closed, or in a later row."""
+        """Raise an error for a quote that is not closed, or only in a later row.
+
+        Such a quote would make one value of several rows.
+        """
         pa, content = arrow(), block.content
         for field in table.schema:
             column, start = table.column(field.name), 0
@@ -249,7 +254,7 @@ class Text:
                 start = place + len(written)
 
     def looks_like_rows(self, value: str, name: str, schema: pa.Schema) -> bool:
-        """Tell whether all lines of a value but its first are those of rows, up to its column."""
+        """Return whether all lines of a value except its first look like rows of the table."""
         rows = [line.split(self.delimiter) for line in value.split("\n")[1:]]
         sizes = [len(self.names)] * (len(rows) - 1) + [self.names.index(name) + 1]
         if [len(row) for row in rows] != sizes:
@@ -260,7 +265,7 @@ class Text:
         return bool(known) and all(set(cell) <= digits for cell in known)
 
     def read(self, block: TextBlock, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
-        """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""
+        """Parse a block by pyarrow in parts of `size` bytes; ragged rows go to `ragged`."""
         from pyarrow import csv as arrow_csv
 
         def refuse(row: Any) -> str:
@@ -289,7 +294,7 @@ class Text:
         )
 
     def explained(self, error: Exception, block: TextBlock, ragged: list[Any]) -> Exception:
-        """Return an error that tells where the file is wrong."""
+        """Return an error that says where in the file something is wrong."""
         if ragged:
             line, bad = min((_line_of(row.text, block), i) for i, row in enumerate(ragged))
             return FileError(
@@ -313,7 +318,7 @@ class _ConflictError(FileError):
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both, as the whole file would have had it."""
+    """Return the type that can hold the values of both, as inferred from both blocks at once."""
     pa = arrow()
     if pa.null() in (one, other) or one == other:
         return one if other == pa.null() else other
@@ -326,6 +331,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _check_utf8(path: PathLike, content: bytes, position: int) -> None:
+    """Raise an error that names the first byte that is not UTF-8."""
     if content.isascii():
         return
     try:
@@ -340,7 +346,7 @@ def _check_utf8(path: PathLike, content: bytes, position: int) -> None:
 
 
 def _end_of_row(content: bytes) -> int:
-    """Return the place after the last line that ends outside quotes, or 0."""
+    """Return the position after the last line end that is outside quotes, or 0."""
     end = content.rfind(b"\n") + 1
     quotes = content.count(b'"', 0, end)
     while end and quotes % 2:
@@ -352,7 +358,7 @@ def _end_of_row(content: bytes) -> int:
 
 def _line_of(row: str, block: TextBlock) -> int:
     """Return the line of the file that a row is on."""
-    text, ends = row.encode(), (b"", b"\r", b"\n")  # a pattern of it would take long
+    text, ends = row.encode(), (b"", b"\r", b"\n")  # a regular expression would be slow
     start = block.content.find(text)
     while start >= 0 and not (
         block.content[max(start - 1, 0) : start] in ends
@@ -363,7 +369,7 @@ def _line_of(row: str, block: TextBlock) -> int:
 
 
 def _find_delimiter(sample: bytes, default: str) -> str:
-    """Return what divides the first lines into equally many fields, and most of them."""
+    """Return the delimiter that divides the first lines into equally many fields, and most."""
     lines = sample.decode("utf-8-sig").splitlines()[:6]
     best, most = default, 1
     for delimiter in (default, *(set(",\t;|") - {default})):

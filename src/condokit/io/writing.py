@@ -1,4 +1,4 @@
-"""Tables, text and bytes into files, whole or not at all."""
+"""Writes tables, text and bytes to files, completely or not at all."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how cells begin that sprea
 def open_writer(
     path: PathLike, *, format: str | None = None, force: bool = False
 ) -> AbstractContextManager[Writer]:
-    """Open a table for writing in batches; the file appears when the `with` block ends well.
+    """Open a table for writing in batches; the file appears if the `with` block has no error.
 
-    `path` and `format` are as in `read_table`; an existing file is refused unless `force`.
-    ``write(table)`` of the result appends the rows of a `pyarrow.Table`.
+    `path` and `format` are as in `read_table`; an existing file is an error unless `force`. The
+    method ``write(table)`` of the result appends the rows of a `pyarrow.Table`.
     """
     kind, zipped = written_format(path, format)
     arrow()
@@ -40,7 +40,7 @@ def open_writer(
 
 
 def written_format(path: PathLike, format: str | None) -> tuple[str, bool]:
-    """Return the format of an output, and whether it is compressed; refuse those only read."""
+    """Return the format of an output, and whether it is compressed; some can only be read."""
     kind, zipped = format_of(path, format)
     if kind == "h5ad":
         raise FileError(f"{shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
@@ -51,8 +51,9 @@ def written_format(path: PathLike, format: str | None) -> tuple[str, bool]:
 
 @contextmanager
 def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[Writer]:
+    """Write a table to a temporary file, which gets its name at the end."""
     with opened(path, force) as file:
-        # no name and no time, so that equal tables give equal files
+        # gzip without name and time, so that equal tables give equal files
         packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
         writer = Writer(packed or file, path, kind)
         try:
@@ -64,22 +65,24 @@ def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[W
         except BaseException:
             with suppress(Exception):
                 writer._sink.close()
-            with suppress(Exception):  # or its last words are heard when it is collected
+            with suppress(Exception):  # closed here, or its errors would appear at collection
                 if packed:
                     packed.close()
             raise
 
 
 def write_files(contents: Mapping[Any, bytes], force: bool = False) -> None:
-    """Write files, each of them whole; see `together`."""
+    """Write several files, each completely or not at all; see `together`."""
     with together(contents, force):
         pass
 
 
 @contextmanager
 def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[None]:
-    """Write files that take their names one right after another, the first of them last."""
-    # and if the `with` block ends well; "-" is standard output
+    """Write files that get their names when the `with` block has ended without error.
+
+    They are renamed one right after another, the first of `contents` last. "-" is standard output.
+    """
     with ExitStack() as stack:
         for path in (path for path in contents if str(path) != "-"):
             check_target(path, force)
@@ -93,7 +96,7 @@ def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[Non
 
 
 def spreadsheet(columns: Mapping[str, Any]) -> bytes:
-    """Return a table for people as CSV, in which a spreadsheet computes nothing."""
+    """Return a table as CSV for people, in which no cell is a formula for a spreadsheet."""
     text, rows = io.StringIO(), [columns, *zip(*columns.values())]
     cells = [[_as_text(cell) for cell in row] for row in rows]
     csv.writer(text, lineterminator="\n").writerows(cells)
@@ -101,12 +104,12 @@ def spreadsheet(columns: Mapping[str, Any]) -> bytes:
 
 
 def _as_text(cell: Any) -> Any:
-    """Put a quote before text that begins as a formula does."""
+    """Put a quote before text that a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def check_target(path: PathLike, force: bool) -> None:
-    """Refuse a place that cannot be written, before anything is computed."""
+    """Raise an error, before anything is computed, if a file cannot be written."""
     if str(path) == "-":
         return
     if not str(path):
@@ -123,7 +126,7 @@ def check_target(path: PathLike, force: bool) -> None:
 
 
 class Writer:
-    """Takes the batches of one table; see `open_writer`."""
+    """Writes the batches of one table; see `open_writer`."""
 
     def __init__(self, file: Any, path: PathLike, format: str) -> None:
         self.path, self.format, self._file = path, format, file
@@ -148,7 +151,7 @@ class Writer:
                 self._flush()
 
     def finish(self) -> None:
-        """Write what waits, and whatever ends the format."""
+        """Write the rows that are still in memory, and the end of the file."""
         with worded(self.path, "written"):
             if self._sink is None:
                 raise FileError(f"{shown(self.path)}: there was no table to write.")
@@ -156,11 +159,12 @@ class Writer:
             self._sink.close()
 
     def _start(self) -> Any:
+        """Return the object that writes tables in the format."""
         pa = arrow()
         if self.format == "parquet":
             from pyarrow import parquet
 
-            # to look for repeated values among measurements only costs time
+            # a dictionary of repeated values would only cost time for measurements
             coded = [f.name for f in self._schema if not pa.types.is_floating(f.type)]
             return parquet.ParquetWriter(self._file, self._schema, use_dictionary=coded)
         if self.format == "arrow":
@@ -176,12 +180,13 @@ class Writer:
         return _Lines(self._file, delimiter)
 
     def flush(self) -> None:
-        """Write what waits, which takes memory until then."""
+        """Write the rows that are still in memory."""
         with worded(self.path, "written"):
             if self._waiting:
                 self._flush()
 
     def _flush(self) -> None:
+        """Write the tables in memory as one."""
         pa = arrow()
         table = pa.concat_tables(self._waiting)
         self._waiting, self._size = [], 0
@@ -194,7 +199,7 @@ class Writer:
         self._sink.write_table(table)
 
     def _extend(self, place: int, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Let a dictionary begin with that of the rows before: an Arrow file only adds to it."""
+        """Extend the dictionary of earlier batches: an Arrow file can only add to it."""
         pa = arrow()
         if place in self._levels:
             kind, levels = column.type, self._levels[place]
@@ -208,7 +213,7 @@ class Writer:
 
 
 class _Lines(NamedTuple):
-    """Writes tables as text, with quotes in those parts only that cannot do without."""
+    """Writes tables as text, with quotes only in tables that need them."""
 
     file: IO[bytes]
     delimiter: str
@@ -225,7 +230,7 @@ class _Lines(NamedTuple):
         arrow_csv.write_csv(table, self.file, options)
 
     def close(self) -> None:
-        """Leave the file to whoever opened it."""
+        """Do nothing: the caller, who opened the file, closes it."""
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from condokit.trust.sensitivity import degrees_of_freedom, hidden_bounds, robust
 _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _MOST_CURVES = 12
+_COUNTED = ("missing_features", "constant_features")
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_HERE = ("reference", "verbose")  # of parameters
 _HIDDEN = ("hidden_10", "hidden_like")  # bounds of all features; others are multiples of the first
@@ -53,9 +54,9 @@ def of_pair(
         columns |= {name: [float(f"{bound:.2g}") for bound in hidden[name]] for name in kept}
     features = Sheet(columns)
     if evaluation is not None:
-        found = evaluation.features
-        order = pieces.most_shifted(found.columns)
-        features = Sheet(columns | found.columns | {"feature": outward}).take(order)
+        found = pieces.of_features(evaluation)
+        order = pieces.most_shifted(found)
+        features = Sheet(columns | found | {"feature": outward}).take(order)
     compared = _compared(adapter, domains)
     query, reference = compared["query"], compared["reference"]
     overlap = None if assessment is None else assessment.overlap
@@ -249,14 +250,10 @@ def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[s
 
 def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
-    report, facts = adapter.report_, dict[str, Any]()
-    for name, value in report.items():
-        if name in ("missing_features", "constant_features"):
-            facts[name] = len(value)
-        elif isinstance(value, str | bool | int | float | np.number):
-            facts[name] = value
-    for shown_elsewhere in ("rows_query", "rows_reference"):
-        facts.pop(shown_elsewhere, None)
+    report, plain = adapter.report_, str | bool | int | float | np.number
+    facts = {name: len(report[name]) for name in _COUNTED if name in report}
+    told = (name for name in report if name not in ("rows_query", "rows_reference"))  # elsewhere
+    facts |= {name: report[name] for name in told if isinstance(report[name], plain)}
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),

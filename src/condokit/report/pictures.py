@@ -109,4 +109,6 @@ def _told(confounder: Any, mine: Array, n: int) -> str:
         if counts[k] and not hidden[k]
     ]
     more = int((counts > 0).sum()) - len(told)
+    if not told and more:
+        return "not shown"
     return ", ".join(told + ([f"{more} more"] if more else []))

@@ -15,6 +15,7 @@ from condokit.trust.evaluation import Evaluation
 
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+_MOST_DOUBT = 0.5  # standard error of a share of differences kept
 
 
 def judgement(one: Evaluation | None) -> dict[str, Any]:
@@ -27,8 +28,30 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
     if one is None:
         return told | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}
+    real = [e for share, e in _shares(one) if share is not None]
+    if not _is_known(one, real):
+        known["versions"].pop("kept", None)
     findings = [told_finding(f) for f in one.findings]
     return told | {"doubts": "; ".join(one.doubts), "findings": findings, "evaluation": known}
+
+
+def of_features(one: Evaluation) -> dict[str, Any]:
+    """Return what was found of features, without shares of differences that are mostly noise."""
+    kept = [share if _is_known(one, [e]) else None for share, e in _shares(one)]
+    return one.features.columns | ({"kept": kept} if kept else {})
+
+
+def _shares(one: Evaluation) -> list[tuple[float | None, float]]:
+    """Return by feature which share is kept of what difference, in sd, that confounders explain."""
+    found = one.features.columns
+    return [*zip(found.get("kept", []), found.get("explained_difference", []))]
+
+
+def _is_known(one: Evaluation, explained: list[float]) -> bool:
+    """Tell whether the share kept of these differences has a standard error below a half."""
+    noise = (1 / max(one.n_query, 1) + 1 / max(one.n_reference, 1)) ** 0.5  # of a difference, sd
+    e = np.abs(explained)
+    return bool(e.sum() * noise < _MOST_DOUBT * (e @ e))  # features go together
 
 
 def most_shifted(features: Mapping[str, Any]) -> list[int]:

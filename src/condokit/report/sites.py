@@ -30,8 +30,8 @@ def of_sites(
 ) -> dict[str, Any]:
     """Return what is known of the maps of many sites; features by what is left of their shift."""
     report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict
-    sentence = f"{evaluation.sentence}. {evaluation.errors} The study's verdict is that of its "
-    sentence += "worst site."
+    worst = " The study's verdict is that of its worst site." * (len(evaluation.evaluations) > 1)
+    sentence = f"{evaluation.sentence}. {evaluation.errors}{worst}"
     table, features = list(sites_table(study)), _features(adapter, study, evaluation)
     gaps = [row["missing"] for row in table if row["missing"]]
     first = features.take(pieces.most_shifted(features.columns))
@@ -115,7 +115,7 @@ def _features(adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation) 
     found = {}
     for label, one in evaluation.evaluations.items():
         maps = _parameters(adapter, study, label).columns
-        found[str(label)] = Sheet({**maps, **one.features.columns})
+        found[str(label)] = Sheet({**maps, **pieces.of_features(one)})
     return Sheet({"batch": [], "feature": []} | stacked(found).columns)
 
 

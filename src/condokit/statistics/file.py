@@ -176,6 +176,7 @@ def _shapes(stats: Any, kept: list[int], hidden: Array, few: float) -> list[dict
 
 
 def _or_none(values: Array) -> list[float | None]:
+    """Return a list with None for NaN, which JSON does not have."""
     return [None if np.isnan(v) else float(v) for v in values]
 
 

@@ -451,6 +451,7 @@ class Statistics:
         return f"<Statistics of {self.n_features} features, rows {{{rows}}}>"
 
     def _read(self, X: Any, domain: Any, confounders: Any, sample_weight: Any) -> Study:
+        """Read a table with the given roles, or with those of earlier rows."""
         roles = self._roles
         domain = roles["domain"] if domain is None else domain
         confounders = roles["confounders"] if confounders is None else confounders
@@ -529,6 +530,7 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
 
 
 def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
+    """Return the ranges of continuous confounders as pairs of numbers, or raise an error."""
     found = {}
     for name, given in dict(ranges or {}).items():
         ends = tuple(given) if np.iterable(given) else ()

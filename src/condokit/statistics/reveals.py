@@ -181,6 +181,7 @@ def _exposed(squares: Array, fourth: Array) -> tuple[Array, Array]:
 
 
 def _cell_name(cell: Any) -> str:
+    """Return the name of a cell for messages."""
     return " / ".join(str(part) for part in cell)
 
 

@@ -273,6 +273,7 @@ def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> Batch
 def _of_overlap(
     overlap: Overlap, warn_overlap: float, min_overlap: float, n_query: float, min_cell: int
 ) -> Iterator[Finding]:
+    """Yield findings about the overlap of the confounders."""
     coefficient = overlap.coefficient
     alone = [f"{n} {c:.2f}" for n, c in overlap.by_confounder.items() if c < warn_overlap]
     blame = f" (alone: {', '.join(alone)})" if alone and len(overlap.by_confounder) > 1 else ""
@@ -291,6 +292,7 @@ def _of_overlap(
 
 
 def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
+    """Yield findings about rows that can and cannot be compared, and about small cells."""
     support = comparison.support
     total = support.count_query + support.count_reference
     names = shown_names(cell_names(support.names, support.levels), total)
@@ -318,11 +320,13 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
 
 
 def _of_subjects(study: Study) -> list[Finding]:
+    """Return a finding if columns look like subjects with several rows, not named as `groups`."""
     names = repeated_subjects(study)
     return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
 
 
 def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
+    """Yield findings about unusual features and missing confounders."""
     for kind, advice in ADVICE.items():
         names = [row["feature"] for row in remarkable.rows() if row["kind"] == kind]
         if names:
@@ -443,6 +447,7 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
 
 
 def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
+    """Return the table of rows by cell, with small counts hidden."""
     if domains.weights is not None and domains.is_whole:  # disclosure counts rows, not weights
         domains = replace(domains, weights=None)
         strata = domains.strata()
@@ -490,6 +495,7 @@ def _additions(counts: Array, goal: float) -> Array:
 
 
 def _coefficient(counts: Array) -> float:
+    """Return the overlap coefficient, the sum over cells of the smaller share."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
     return float(shares.min(axis=0).sum())
 

@@ -149,6 +149,7 @@ class ComparableRows:
         return self._residuals(self.after)
 
     def _residuals(self, X: Array) -> Array:
+        """Return residuals of X given the continuous confounders; see `residuals`."""
         assert self.covariates is not None
         few = _even_rows(self.covariates.category)
         at = Splines().moments_at(X[few], self.covariates.take(few), self.covariates)
@@ -246,6 +247,7 @@ def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
 
 
 def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:
+    """Return labels permuted within blocks, (n_rows, n_permutations)."""
     out = np.empty((len(label), n_permutations), dtype=bool)
     for k in np.unique(block):
         rows = np.flatnonzero(block == k)

@@ -41,8 +41,7 @@ _SURE = 40.0  # z of a gain whose standard error is zero
 def intervals(error: SystematicError) -> dict[str, Array]:
     """Return the expected error of every feature before and after, with 95% intervals, in sd.
 
-    The square of an error is taken to be a multiple of a chi-squared variable with the same mean
-    and variance.
+    The intervals are those of `condokit.trust.systematic.limits`.
     """
     columns = {}
     for k, (name, square) in enumerate((("before", error.before), ("after", error.after))):
@@ -80,6 +79,7 @@ def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[st
         both = [ndtr(-_in_errors(one, variance)) for one in (own, own + 2 * moved)]
         p = np.where(own > 0, np.minimum(sum(both), 1.0), 1.0)
         q.append(false_discovery_control(p) if len(p) else p)
+    # the second condition for "better" of the module's docstring
     q[0] = np.maximum(q[0], np.where(mean == 0, 1.0, ndtr(-_in_errors(mean, of_mean))))
     found, start = list[Any](), 0
     for error, doubt in zip(errors, doubts):
@@ -99,6 +99,7 @@ def _in_errors(gain: Array, variance: Array) -> Array:
 
 
 def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Array) -> Any:
+    """Return verdicts, p-values and reasons of the features of one site."""
     bounds = intervals(error)
     little = np.maximum(bounds["error_before_high"], bounds["error_after_high"]) < SMALL
     words, reasons = [], []

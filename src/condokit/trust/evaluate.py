@@ -234,6 +234,7 @@ def _evaluated(
 
 
 def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
+    """Evaluate one map except for the verdicts of features."""
     comparison = compare(domains, quiet=True, measured=True)
     names, support = known.names or domains.tables[0].labels, comparison.support
     check_tolerance(asked.tolerance, asked.imprecision, names)
@@ -318,17 +319,20 @@ def _finished(drafts: list[_Draft]) -> list[Evaluation]:
 
 
 def _agreement(domains: Study, affine: Map, asked: _Asked) -> Agreement | None:
+    """Return the agreement of the given pairs, if there are any."""
     if asked.pairs is None:
         return None
     return agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
 
 
 def _of_bridges(error: SystematicError | None) -> Iterator[str]:
+    """Yield the doubt about a map that was learned from bridge samples only."""
     if error is None:
         yield "no error of the map is known"
 
 
 def _of_rows(known: _Known) -> Iterator[Finding]:
+    """Yield a note if the rows are not those of the fit."""
     if known.known_from == "other rows":
         yield Finding("note", "these are other rows than the map was fitted on.")
 
@@ -387,6 +391,7 @@ def _row(label: Any, rows: Any, path: str, found: Evaluation | None, why: str) -
 
 
 def _map_of(adapter_or_map: Any) -> Any:
+    """Return the fitted map of an adapter, or a map itself; raise an error for anything else."""
     is_adapter = isinstance(adapter_or_map, ConDoAdapter)
     affine = getattr(adapter_or_map, "map_", None) if is_adapter else adapter_or_map
     if not isinstance(affine, Map):
@@ -434,6 +439,7 @@ def _moments_matched(rows: ComparableRows) -> Array:
 
 
 def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
+    """Return the table that compares the data before, after moment matching, and after the map."""
     table = [
         {
             "data": name,
@@ -453,6 +459,7 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
 def _features_sheet(
     names: list[str], before: ShiftTests, after: ShiftTests, error: SystematicError | None
 ) -> Sheet:
+    """Return the table of features, without their verdicts."""
     kept, columns = after.kept, dict[str, Any](feature=names)
     if error is not None:
         for name, size in intervals(error).items():
@@ -476,6 +483,7 @@ def _features_sheet(
 def _findings(
     sheet: Sheet, before: ShiftTests, matched: ShiftTests, after: ShiftTests
 ) -> Iterator[Finding]:
+    """Yield findings about kept differences and about the shift that is left."""
     text = "the confounders explain no difference between the domains that could be lost."
     if after.kept.limit > SMALL:
         text = "whether the confounders explain a difference between the domains cannot be told: "

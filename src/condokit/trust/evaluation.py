@@ -201,11 +201,13 @@ class BatchEvaluation(Record):
 
 
 def _between(sizes: list[float]) -> str:
+    """Return the range of some numbers as text."""
     low, high = f"{min(sizes):.2f}", f"{max(sizes):.2f}"
     return low if low == high else f"{low} to {high}"
 
 
 def _with_interval(size: float | None, low: float | None, high: float | None) -> str | None:
+    """Return a number and its interval as text."""
     if size is None:
         return None
     return f"{size:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")

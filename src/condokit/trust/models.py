@@ -57,6 +57,7 @@ def model_sheets(
 def _outputs(
     name: str, model: Any, labels: Any, rows: ComparableRows, tables: Sequence[Table]
 ) -> _Outputs:
+    """Return the outputs of one model for rows before and after the map, and the truth."""
     table = tables[0]
 
     def predicted(X: Any) -> tuple[Array, str]:

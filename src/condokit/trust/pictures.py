@@ -91,6 +91,7 @@ def _fill(X: Array, domain: Array, n_domains: int) -> None:
 
 
 def _some(confounder: Confounder, rows: Array) -> Confounder:
+    """Return a confounder of some rows only."""
     own = confounder
     values = None if own.values is None else own.values[rows]
     codes = own.codes[rows] if own.values is None else own.codes
@@ -119,6 +120,7 @@ def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float
 
 
 def _dummies(codes: Array) -> Array:
+    """Return indicators of all levels but the first."""
     levels = np.unique(codes)
     return (codes[:, None] == levels[1:]).astype(float)
 

@@ -74,6 +74,7 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
         if part.compares_spread[0]:
             weight_ratio += h
             log_ratio += h * part.log_ratio[0]
+            # for normal rows log s^2 with f degrees of freedom has the variance psi'(f / 2)
             noise_ratio += h**2 * polygamma(1, (part.count[:, 0] - 1) / 2).sum() / 4
     each = rows.rows_per_subject
     noise = each / weight, each * (noise_ratio / weight_ratio) / weight_ratio

@@ -113,7 +113,7 @@ def specification(
     mean, var = _moments(parts)
     within = (n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)
     unit = np.sqrt(ones_for_zeros(within))
-    least, each = 1e-12 * unit**2, rows.rows_per_subject
+    least, each = 1e-12 * unit**2, rows.rows_per_subject  # weights 1 / v must be finite
     p_mean, v = _welch(mean, np.maximum(var, least), n, each)
     size, var = _moments([[np.abs(x - np.median(x, axis=0)) for x in pair] for pair in parts])
     size = np.maximum(size, 1e-6 * unit)

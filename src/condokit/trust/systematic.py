@@ -12,7 +12,7 @@ line includes what a curve would find beyond it. Correlated features count as `n
 independent ones. If h is a matrix, the error after it is found in another way: s is the sampling
 error of h, and p the result of a diagonal map of the mapped rows, which finds what is left; before
 and after then count as independent. Squares are approximated by multiples of chi-squared variables
-with the same mean and variance.
+with the same mean and variance, mixed with the case that the domains do not differ (`limits`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -61,12 +61,15 @@ class SystematicError:
     # by the plain map (without shrinkage): estimated gain before - after, its variance, and the
     # mean squares by which the judged map moves values
     plain: tuple[Array, Array, Array] | None = None
-    # probability that the devices differ at all, and the squares before and after if they do not
+    # probability that the domains differ at all, and the squares before and after if they do not
     chance: float = 1.0
     alike: tuple[Array, Array] | None = None
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
-        """Return the root of the mean square over features (0 before, 1 after), its interval."""
+        """Return the root mean square over features, and its 95% interval.
+
+        `which` is 0 for the error before the map and 1 for the error after it.
+        """
         squares = np.array([(self.before, self.after)[which].mean()])
         variances = np.array([self._of_mean(self.variances[which])])
         alike = None if self.alike is None else self.alike[which].mean(keepdims=True)
@@ -129,17 +132,20 @@ class SystematicError:
         return replace(self, before=before, after=after, variances=variances, alike=alike)
 
     def _of_mean(self, variances: Array) -> float:
+        """Return the variance of a mean over features that count as `n_effective`."""
         return float(variances.mean()) / self.n_effective
 
 
 def limits(squares: Array, variances: Array, chance: float, alike: Array | None) -> Array:
-    r"""Return lower and upper 95% limits of squared errors S, (2, n), never above a tiny spread.
+    r"""Return the 2.5% and 97.5% quantiles of squared errors, as an array of shape (2, n).
 
-    S is the mean of a mixture: with the probability :math:`1 - \pi` devices are alike and the
-    square is :math:`S_0`, otherwise it is a multiple of chi-squared of mean
-    :math:`(S - (1 - \pi) S_0) / \pi` whose variance is in the same proportion to its mean as that
-    of S. Where few rows leave it in doubt whether devices differ, the upper limit is then that of
-    a difference, not that of the mean of both.
+    `squares` (n,) are their means S and `variances` (n,) their variances. The law is a mixture.
+    With probability :math:`1 - \pi` the domains do not differ, and the square is :math:`S_0`
+    (`alike`). With probability :math:`\pi` (`chance`) they do, and the square is a multiple of a
+    chi-squared variable with mean :math:`(S - (1 - \pi) S_0) / \pi` and the degrees of freedom
+    :math:`2 S^2 / \mathrm{variance}`. So if few rows leave it in doubt whether the domains differ,
+    the upper limit is that of a difference, and not one around the mean of both cases. Where the
+    variance is negligible, both limits are S.
     """
     squares = np.maximum(squares, 0.0)
     known = np.sqrt(np.maximum(variances, 0.0)) > 1e-6 * ones_for_zeros(squares)
@@ -148,7 +154,7 @@ def limits(squares: Array, variances: Array, chance: float, alike: Array | None)
     none = np.zeros_like(squares) if alike is None else np.minimum(alike, squares)
     chance = min(max(chance, 1e-6), 1.0)
     some = np.maximum((squares - (1 - chance) * none) / chance, 0.0)
-    below = chance * gammainc(half, half * none / ones_for_zeros(some))  # probability under S_0
+    below = chance * gammainc(half, half * none / ones_for_zeros(some))  # probability below S_0
     found = []
     for share in (0.025, 0.975):
         early = some / half * gammaincinv(half, np.minimum(share / chance, 1.0))
@@ -282,9 +288,9 @@ def _square(error: Array, sd: Array) -> tuple[Array, Array]:
 
 
 def _posterior(domains: Study) -> tuple[Solution, Recipe, float]:
-    """Return the default map with the sds of its posterior, its recipe, and its chance.
+    """Return the default map with its posterior errors, its recipe, and the chance of a difference.
 
-    The chance is the probability that the domains differ at all; 1 where that was not asked.
+    The chance is the probability that the domains differ at all; 1 if it is not known.
     """
     settings = ConDoAdapter(divergence="likelihood").get_params(deep=False)
     [default] = candidates(settings, domains)

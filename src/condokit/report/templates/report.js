@@ -265,6 +265,7 @@
       card("p (adjusted)", show(get("p")), `(${show(get("p_adjusted"))})`);
       card("Explained by confounders", show(get("explained_difference")), "sd");
       if (known(get("kept"))) card("Of this kept", percent(get("kept")));
+      else card("Of this kept", "cannot be told", "too small beside chance");
     }
     const curves = densities.get(`${batch?.[j] ?? ""}\u0000${names[j]}`);
     if (!curves) {

@@ -1,4 +1,4 @@
-"""Run the command line by `python -m condokit.cli`."""
+"""Run the command line by `python -m condokit`."""
 
 from condokit.cli import main
 
