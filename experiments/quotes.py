@@ -25,6 +25,9 @@ from statistics import geometric_mean, mean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+import render  # noqa: E402
+
 RESULTS = ROOT / "experiments" / "results"
 QUOTE = re.compile(r"<!-- quote (.+?) -->(.*?)<!-- end quote -->", re.DOTALL)
 PUBLISHED = "published.csv"
@@ -490,12 +493,7 @@ def bench_matrices() -> str:
 
 def bench_peer(peer: str, what: str) -> str:
     """Return in how many cells we are as fast as a peer, or the median or least ratio."""
-    times: dict[tuple[Any, ...], dict[str, float]] = {}
-    for r in cells_of_bench():
-        if "not_run" not in r:
-            name = "ours" if r["method"].startswith("condokit") else r["method"]
-            times.setdefault((r["kind"], r["n"], r["d"]), {})[name] = r["seconds"]
-    both = [cell[peer] / cell["ours"] for cell in times.values() if {"ours", peer} <= set(cell)]
+    both = [1 / ours for ours in render.ratios(cells_of_bench(), peer).values()]
     if what == "cells":
         return f"{sum(ratio >= 1 for ratio in both)} of {len(both)}"
     return f"{median(both) if what == 'median' else min(both):.2g}"
