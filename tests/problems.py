@@ -9,6 +9,8 @@ from condokit.conditionals import Moments
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedScatter
 from condokit.divergences import MomentDivergence
+from condokit.divergences.paper import AffineKL
+from condokit.solvers.units import Units
 from condokit.summaries.factors import FactorGaussian
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.moments import MomentPair
@@ -169,3 +171,9 @@ def heldout_errors(pairs, **parameters):
         rmse(fit(pair, **parameters).transform(pair.X_heldout), pair.truth_heldout)
         for pair in pairs
     ]
+
+
+def papers_affine_objective(w, mean_q, cov_q, mean_r, cov_r):
+    """Return the paper's objective of A and b in the units of these means and covariances."""
+    sides = (Gaussians(m, c, np.zeros(len(w))) for m, c in ((mean_q, cov_q), (mean_r, cov_r)))
+    return AffineKL(Units(GaussianPair(*sides, w), "as given"))

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from problems import different_features
+from problems import different_features, papers_affine_objective
 from scipy.optimize import check_grad, minimize
 from scipy.stats import gaussian_kde
 from sklearn.base import clone
@@ -20,7 +20,7 @@ from condokit import (
     evaluate,
 )
 from condokit.divergences.minibatches import MinibatchMMD, rbf
-from condokit.divergences.paper import AffineKL, appendix
+from condokit.divergences.paper import appendix
 from condokit.paper import ConDo, MMDBaseline, OTBaseline, PaperPrior
 
 KINDS = [ConDo("kl"), ConDo("mmd", epochs=2), OTBaseline(), MMDBaseline(epochs=2)]
@@ -164,7 +164,7 @@ def test_newton_goes_down_from_the_start_that_is_asked_for():
     w = n * m * (n + m) / (n * m @ (n + m))
     means = [np.array([s[k == c].mean(axis=0) for c in "abc"]) for s, k in ((X, Z), (Y, W))]
     covs = [np.array([np.cov(s[k == c].T) for c in "abc"]) for s, k in ((X, Z), (Y, W))]
-    objective = AffineKL(w, means[0], covs[0], means[1], covs[1])
+    objective = papers_affine_objective(w, means[0], covs[0], means[1], covs[1])
 
     def value(found):
         return objective.of_numbers(np.append(found.A.ravel(), found.b))[0]
@@ -176,6 +176,7 @@ def test_newton_goes_down_from_the_start_that_is_asked_for():
     assert np.abs(both[1](at_end)).max() < 1e-3
     assert check_grad(*both, at_end + 0.1) < 1e-4
     np.testing.assert_allclose(end.map_.A, 0.5 * np.eye(2), atol=0.15)
+    assert end.report_["objective"] == pytest.approx(value(end.map_))  # whatever the units
     first = ConDo("kl", "affine", steps=1).fit_pair(*data)
     other = ConDo("kl", "affine", steps=1, start="location-scale").fit_pair(*data)
     diagonal = ConDo("kl").fit_pair(*data)

@@ -15,6 +15,7 @@ from condokit.maps.families import MapFamily
 from condokit.solvers.gaussian_kl import KLObjective
 from condokit.solvers.matrices import transport_matrix
 from condokit.solvers.solution import Solution
+from condokit.solvers.units import Units, decoded
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.samples import Samples
 
@@ -43,7 +44,8 @@ class PaperKL(RowDivergence):
     start : {"identity", "location-scale"}, default="identity"
         Where the search among matrices starts: the identity, or the closed form.
     steps : int or None, default=None
-        Largest number of Newton steps; None is until convergence, or 200.
+        Largest number of Newton steps in the user's units; None is until convergence, or 200 steps
+        in units in which both domains are white.
     published : bool, default=False
         Whether to divide the weighted means :math:`\bar\mu` by the number of confounder values a
         second time: the slip behind the published numbers.
@@ -81,10 +83,19 @@ class PaperKL(RowDivergence):
         scale, offset = appendix(w, mean_q, var_q, mean_r, var_r, self.published)
         if family.form == "diagonal":
             return Solution.of(scale, offset)
-        objective = AffineKL(w, mean_q, _covariances(sides[0]), mean_r, _covariances(sides[1]))
+        unknown = np.zeros(len(w))
+        query, reference = (
+            Gaussians(mean, _covariances(side), unknown)
+            for mean, side in zip((mean_q, mean_r), sides)
+        )
+        pair = GaussianPair(query, reference, w)
+        # The minimum is that of all units, and in white ones the search is ten times as fast. After
+        # a few steps units matter: then they are the user's, as in the paper.
+        units = Units(pair, "white" if self.steps is None else "as given")
         at_start = self.start == "location-scale"
         A, b = (np.diag(scale), offset) if at_start else (np.eye(len(offset)), 0 * offset)
-        return objective.descend(A, b, self.steps)
+        found = AffineKL(units).descend(*units.encode(A, b), self.steps)
+        return decoded(units, found)
 
 
 class PaperOT(RowDivergence):
@@ -167,11 +178,10 @@ class AffineKL(KLObjective):
         + e_n' \Sigma_{T_n}^{-1} e_n\big], \quad e_n = A \mu_{S_n} + b - \mu_{T_n}.
     """
 
-    def __init__(self, w: Array, mean_q: Array, cov_q: Array, mean_r: Array, cov_r: Array) -> None:
-        unknown, self.d = np.zeros(len(w)), mean_q.shape[1]
-        query, reference = Gaussians(mean_q, cov_q, unknown), Gaussians(mean_r, cov_r, unknown)
-        super().__init__(GaussianPair(query, reference, w))
-        self.constant = 0.0
+    def __init__(self, units: Units) -> None:
+        super().__init__(units)
+        query, reference = units.log_dets  # so that values are those in the user's units
+        self.d, self.constant = units.n_features, query - reference
 
     def descend(self, A: Array, b: Array, steps: int | None) -> Solution:
         """Minimise by at most so many steps of trust-region Newton conjugate gradients."""
