@@ -31,7 +31,7 @@ MOST_CURVES = 40  # continuous columns up to which each gets a curve
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
 SMOOTHEST = 4  # functions of a curve by level, where products are all that is known
-LANDMARKS = 400  # rows that a kernel compares with (Nystroem)
+LANDMARKS = 200, 400  # fewest and most rows that a kernel compares with (Nystroem); else n / 10
 FEWEST_RANK = 40  # columns of a kernel, at least; else one for 20 rows
 ROWS_PER_COLUMN = 4.0  # with fewer rows per column of D, its columns are penalised too
 INDEX_COST = 0.25  # nats per continuous column: an index was fitted to the data
@@ -116,7 +116,7 @@ class Kernel:
 
     def __init__(self, shape: str, at: Covariates) -> None:
         self.shape, n = shape, len(at.Z)
-        self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, LANDMARKS)]]
+        self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, int(np.clip(n // 10, *LANDMARKS)))]]
         self.rank = int(np.clip(n // 20, FEWEST_RANK, len(self.marks)))
 
     @cached_property

@@ -128,25 +128,46 @@ def choose_noise(
     return model
 
 
-def renew_noise(
-    noise: NoiseModel, squares: Array, gamma: Array, weights: Array, h: Array, n_effective: float
-) -> tuple[Array, Array, float]:
-    """Renew the log-variances, one step for levels and columns; return also the coefficients.
+@dataclass
+class Learned:
+    """What steps of the log-variance know of all features: these are pulled towards each other."""
 
-    `squares` are weighted squared residuals over sigma2 that are not yet divided by v; `gamma` are
-    the coefficients of columns, (n_columns, n_features), which are pulled towards their mean over
-    features. The third result is the precision of the prior of levels. Log-variances have a
-    weighted mean of 0, since sigma2 has the level.
+    gamma: Array  # (n_columns, n_features): coefficients of columns
+    squares: Array  # (n_levels, n_features): squared residuals, and
+    dof: Array  # how many these are worth
+
+    @classmethod
+    def nothing(cls, noise: NoiseModel, d: int) -> "Learned":
+        """Return the state before the first step."""
+        by_level = np.zeros((2, noise.n_categories, d))
+        return cls(np.zeros((noise.columns.shape[1], d)), *by_level)
+
+
+def renew_noise(
+    noise: NoiseModel,
+    squares: Array,
+    learned: Learned,
+    weights: Array,
+    h: Array,
+    n_effective: float,
+    features: Array,
+) -> tuple[Array, float]:
+    """Renew the log-variances of some features by one step, and what is `learned`.
+
+    `squares` are weighted squared residuals over sigma2 that are not yet divided by v. Coefficients
+    of columns are pulled towards their mean over features. The second result is the precision of
+    the prior of levels. Log-variances have a weighted mean of 0, since sigma2 has the level.
     """
     n, d = squares.shape
-    level = np.zeros((noise.n_categories, d))
+    level, gamma = np.zeros((noise.n_categories, d)), learned.gamma[:, features]
     precision, free = np.inf, weights * (1 - h)
-    curve = np.clip(noise.columns @ gamma, -6, 6) if noise.columns.shape[1] else np.zeros((n, 1))
+    curve = np.clip(noise.columns @ gamma, -6, 6) if len(gamma) else np.zeros((n, 1))
     if noise.levels:
-        left = squares * (np.exp(-curve) * free)
-        dof = np.broadcast_to(noise.group(free), (noise.n_categories, d))
-        level, precision = share_levels(noise.group(left), dof, n_effective)
-    if noise.columns.shape[1]:
+        learned.squares[:, features] = noise.group(squares * (np.exp(-curve) * free))
+        learned.dof[:, features] = noise.group(free)
+        level, precision = share_levels(learned.squares, learned.dof, n_effective)
+        level = level[:, features]
+    if len(gamma):
         own = level[noise.category] if noise.levels else 0.0
         columns = noise.columns * weights.mean(axis=1, keepdims=True)
         # a normal residual has the information 1/2 on its log-variance
@@ -154,14 +175,15 @@ def renew_noise(
         u = squares * np.exp(-curve - own)
         middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
         u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
-        common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
+        common = learned.gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
         score = 0.5 * noise.columns.T @ (weights * u)
         score -= (gamma - common) / noise.prior[:, None]
         gamma = gamma + np.linalg.solve(A, score)
+        learned.gamma[:, features] = gamma
         curve = np.clip(noise.columns @ gamma, -6, 6)
     total = curve + (level[noise.category] if noise.levels else 0.0)
     total = total - weighted(weights, total) / weights.sum(0)
-    return total, gamma, precision
+    return total, precision
 
 
 def common_noise(
@@ -169,9 +191,9 @@ def common_noise(
 ) -> Array:
     """Return the log-variance of rows that all features together have, (n_rows,)."""
     mean = np.minimum(squares, 16).mean(1, keepdims=True)
-    gamma = np.zeros((noise.columns.shape[1], 1))
+    learned, one = Learned.nothing(noise, 1), np.zeros(1, dtype=np.intp)
     for _ in range(8):
-        log_v, gamma, _ = renew_noise(noise, mean, gamma, weights[:, None], h, n_effective)
+        log_v, _ = renew_noise(noise, mean, learned, weights[:, None], h, n_effective, one)
     return log_v[:, 0]
 
 
