@@ -82,8 +82,11 @@ def measure_overlap(
     if covariates.Z.shape[1]:
         kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
         used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
-        used = np.minimum(used + unseen, 1.0)
-        coefficient, effective = _from_propensity(covariates, is_query, used)
+        used, every = np.minimum(used + unseen, 1.0), [side.sum() for _, side in sides(is_query)]
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
+        covariates, is_query = covariates.take(kept), is_query[kept]
+        coefficient, worth = _from_propensity(covariates, is_query, used)
+        effective = [share * n for share, n in zip(worth, every)]
     if domains.products is not None:
         for name, joint, single in _in_bins(domains, strata):
             found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
@@ -225,14 +228,10 @@ def _ranges(z: Array, covariates: Covariates, is_query: Array) -> tuple[float, f
 def _from_propensity(
     covariates: Covariates, is_query: Array, used: Array
 ) -> tuple[float, list[float]]:
-    """Return the overlap coefficient and the effective rows, from the propensity.
+    """Return the overlap coefficient and the effective shares of rows, from the propensity.
 
     `used` is the share of each domain's rows whose stratum both domains have.
     """
-    n_rows = [side.sum() for _, side in sides(is_query)]
-    if len(is_query) > _ROWS_OF_OVERLAP:
-        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
-        covariates, is_query = covariates.take(kept), is_query[kept]
     e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []
     for k, (side, chance) in enumerate([(is_query, e), (~is_query, 1 - e)]):
@@ -241,7 +240,7 @@ def _from_propensity(
         part = both / chance[side]
         coefficient += float(used[k] * (share @ both))
         worth = (share @ part) ** 2 / max(share @ part**2, 1e-300) * part.max()
-        effective.append(float(worth * n_rows[k]))
+        effective.append(float(worth))
     return coefficient, effective
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
@@ -108,14 +107,14 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
 
 
 class Kernel:
-    """Columns of an "rbf" or "laplace" kernel over all continuous confounders (Nystroem).
+    """Columns of a Gaussian kernel over all continuous confounders (Nystroem).
 
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
     which rows are given does not matter.
     """
 
-    def __init__(self, shape: str, at: Covariates) -> None:
-        self.shape, n = shape, len(at.Z)
+    def __init__(self, at: Covariates) -> None:
+        n = len(at.Z)
         self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, int(np.clip(n // 10, *LANDMARKS)))]]
         self.rank = int(np.clip(n // 20, FEWEST_RANK, len(self.marks)))
 
@@ -129,9 +128,8 @@ class Kernel:
 
     def _compare(self, Z: Array) -> Array:
         """Return the kernel between rows and landmarks; its width grows with the columns."""
-        metric: Any = "sqeuclidean" if self.shape == "rbf" else "cityblock"
-        away = cdist(Z, self.marks, metric)
-        away *= -1 / ((1.44 if self.shape == "rbf" else 1.5) * Z.shape[1])
+        away = cdist(Z, self.marks, "sqeuclidean")
+        away /= -1.44 * Z.shape[1]
         return np.asarray(np.exp(away, out=away))
 
     def __call__(self, at: Covariates) -> Array:
@@ -187,7 +185,7 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
                 )
                 found.append(Block(f"{name} by level", crossed))
     if 1 < p <= MOST_INTERACTING and n >= 40:
-        found += [Block(shape, Kernel(shape, at)) for shape in ("rbf", "laplace")]
+        found.append(Block("rbf", Kernel(at)))
     return found
 
 

@@ -462,17 +462,15 @@ def choose_law(
     n_features: int,
     known: Array | None = None,
 ) -> "Law":
-    """Choose the law from a sample of rows; from all rows if the sample shows unequal variances.
+    """Choose the law from a sample of rows; variances from all rows if the sample's are unequal.
 
     X has the features that choose, `n_features` is the number of all features.
     """
-    every, some = np.arange(len(X)), frame.sample(MANY_ROWS)
-    for rows in (some, every):
-        part = None if known is None else known[rows]
-        law = Law(X[rows], frame.take(rows), fixed, usable, part)
-        law.choose(n_features)
-        if law.noise.empty or len(rows) == len(every):
-            break
+    some = frame.sample(MANY_ROWS)
+    law = Law(X[some], frame.take(some), fixed, usable, None if known is None else known[some])
+    law.choose(n_features)
+    if not law.noise.empty and len(some) < len(X):
+        law = law.for_rows(X, frame, known)
     law.frame = frame
     return law
 
@@ -500,6 +498,14 @@ class Law:
         """Drop the rows that chose the law, so that keeping it takes little memory."""
         self.X, self.precision, self.blocks = np.empty((0, 0)), np.empty(0), {}
         return self
+
+    def for_rows(self, X: Array, frame: Frame, known: Array | None) -> "Law":
+        """Return the same law for other rows, from which it is chosen what variances depend on."""
+        law = Law(X, frame, self.fixed, self.usable, known)
+        law.design, law.rho, law.shares = self.design, self.rho, self.shares
+        law.together, law.n_effective = self.together, self.n_effective
+        law._choose_noise()
+        return law
 
     def choose(self, n_features: int) -> None:
         """Choose mean, ratio of subjects' variances and variance in turn, each given the others.

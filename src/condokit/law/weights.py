@@ -129,18 +129,18 @@ def log_counts(square: Array, counts: Array) -> Array:
 def nu_of_counts(count: Array) -> Array:
     """Return the degrees of freedom of features, (n_features,), given counts of log squares."""
     d, x = len(count), np.exp(_LOG_LOW + _LOG_WIDTH * (np.arange(NU_BINS) + 0.5))
-    total = count.sum(1)
+    total, product = count.sum(1), count * x
     best, found, s2 = np.full(d, -np.inf), np.full(d, np.inf), np.ones(d)
     for nu in NU:
         if np.isinf(nu):
-            s2 = count @ x / total
+            s2 = product.sum(1) / total
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
             # starts from the scale at the previous nu, which is near; fixed point of the likelihood
             for _ in range(12 if nu == NU[0] else 5):
-                s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
+                s2 = s2 * (nu + 1) / total * (product / (x + nu * s2[:, None])).sum(1)
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
-            fit = (count * np.log1p(x / (nu * s2[:, None]))).sum(1)
+            fit = (count * np.log(x + nu * s2[:, None])).sum(1) - total * np.log(nu * s2)
             log = total * (constant - 0.5 * np.log(s2)) - (nu + 1) / 2 * fit
             log -= TAIL_PRIOR * np.log1p(10 / nu)
         found = np.where(log > best, nu, found)
