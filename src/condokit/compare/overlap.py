@@ -1,6 +1,5 @@
 """Whether there is anything to compare: the overlap of the two domains' confounders."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,7 +87,13 @@ def measure_overlap(
         coefficient, worth = _from_propensity(covariates, is_query, used)
         effective = [share * n for share, n in zip(worth, every)]
     if domains.products is not None:
-        for name, joint, single in _in_bins(domains, strata):
+        sums = domains.sums_only
+        for j, name in enumerate(sums.continuous.basis.names):  # counts by level and bin
+            bins = sums.continuous.bins[:, j]
+            table = np.zeros((2, len(strata.levels), bins.shape[1]))
+            for row in np.flatnonzero(strata.codes >= 0):
+                table[int(not domains.is_query[row]), strata.codes[row]] += bins[sums.cell[row]]
+            joint, single = table.reshape(2, -1), table.sum(axis=1)
             found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
             if found < coefficient:
                 coefficient, effective = found, _effective_rows(joint)
@@ -103,20 +108,6 @@ def measure_overlap(
         by_confounder[confounder.name] = min(found, most)
         coefficient = min(coefficient, most)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
-
-
-def _in_bins(domains: Study, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
-    """Yield continuous confounders with counts of both domains, by level and bin, and by bin.
-
-    Used where only sums are known. The overlap of each confounder is at least that of all together.
-    """
-    sums = domains.sums_only
-    for j, name in enumerate(sums.continuous.basis.names):
-        counts = sums.continuous.bins[:, j]
-        joint = np.zeros((2, len(strata.levels), counts.shape[1]))
-        for row in np.flatnonzero(strata.codes >= 0):
-            joint[int(not domains.is_query[row]), strata.codes[row]] += counts[sums.cell[row]]
-        yield name, joint.reshape(2, -1), joint.sum(axis=1)
 
 
 def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[float, float]:

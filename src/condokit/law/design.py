@@ -161,59 +161,49 @@ def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Desig
     return Design(tuple(free), kept=independent(D)), always
 
 
-def candidates(at: Covariates, index: Array | None) -> list[Block]:
-    """Return the blocks that may enter: curves, an index, slopes by level, interactions."""
-    n, p = at.Z.shape
-    found: list[Block] = []
-    axes = [(f"curve {k}", axis) for k, axis in enumerate(np.eye(p))] if p <= MOST_CURVES else []
-    if index is not None and p > 1:
-        axes.append(("index", index))
-    for name, axis in axes:
-        curve = spline(axis, at, KNOTS)
-        if curve is not None:
-            found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
-    if 1 < p <= MOST_PAIRED:
-        found.append(Block("products", lambda rows: paired(rows.Z)))
-    K = at.n_categories
-    if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
-        found.append(Block("slopes", lambda rows: cross(level_columns(rows), rows.Z)))
+def candidates(at: Covariates, index: Array | None, basis: RangeBasis | None = None) -> list[Block]:
+    """Return the blocks that may enter: curves, an index, slopes by level, interactions.
+
+    If data are known only as products with a `basis`, they are made of its functions.
+    """
+    n, p, K = *at.Z.shape, at.n_categories
+    linear, products = _columns(slice(0, p)), paired
+    curves: list[tuple[str, Function | None, Function | None]] = []  # and coarser ones, by level
+    if basis is not None:
+        p, start = len(basis.names), len(basis.names) + basis.n_pairs
+        linear, products = _columns(slice(0, p)), lambda Z: Z[:, p:start]
+        for k, end in enumerate(start + basis.n_bent * np.arange(1, p + 1)):
+            fine, coarse = (_columns(slice(end - m, end)) for m in (basis.n_bent, SMOOTHEST))
+            curves.append((f"curve {k}", fine, coarse))
+    else:
+        axes = [
+            (f"curve {k}", axis) for k, axis in enumerate(np.eye(p) if p <= MOST_CURVES else [])
+        ]
+        if index is not None and p > 1:
+            axes.append(("index", index))
         for name, axis in axes:
-            curve = spline(axis, at, NOISE_KNOTS)
-            if curve is not None and NOISE_KNOTS * (K - 1) <= MOST_CROSSED:
-                crossed: Function = lambda rows, c=curve: cross(  # type: ignore[misc]  # noqa: E731
-                    level_columns(rows), c(rows)
-                )
-                found.append(Block(f"{name} by level", crossed))
-    if 1 < p <= MOST_INTERACTING and n >= 40:
+            curves.append((name, spline(axis, at, KNOTS), spline(axis, at, NOISE_KNOTS)))
+    costs = {"index": INDEX_COST * (p - 1)}
+    found = [Block(name, one, cost=costs.get(name, 0.0)) for name, one, _ in curves if one]
+    if basis.n_pairs if basis is not None else 1 < p <= MOST_PAIRED:
+        found.append(Block("products", lambda rows: products(rows.Z)))
+    if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
+        found.append(Block("slopes", _crossed(linear)))
+        if (NOISE_KNOTS if basis is None else SMOOTHEST) * (K - 1) <= MOST_CROSSED:
+            found += [Block(f"{name} by level", _crossed(one)) for name, _, one in curves if one]
+    if basis is None and 1 < p <= MOST_INTERACTING and n >= 40:
         found.append(Block("rbf", Kernel(at)))
     return found
 
 
 def _columns(own: slice) -> Function:
-    """Return a function that selects columns of Z, which are functions of a basis."""
+    """Return a function that selects columns of Z, which may be functions of a basis."""
     return lambda rows: rows.Z[:, own]
 
 
-def _crossed(own: slice) -> Function:
-    """Return a function that crosses columns of Z with indicators of levels."""
-    return lambda rows: cross(level_columns(rows), rows.Z[:, own])
-
-
-def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
-    """Return the blocks that may enter if data are known only as products with a basis."""
-    p, K, start = len(basis.names), at.n_categories, len(basis.names) + basis.n_pairs
-    ends = start + basis.n_bent * np.arange(1, p + 1)
-    found = [
-        Block(f"curve {k}", _columns(slice(end - basis.n_bent, end))) for k, end in enumerate(ends)
-    ]
-    if basis.n_pairs:
-        found.append(Block("products", _columns(slice(p, start))))
-    if K > 1 and p * (K - 1) <= MOST_CROSSED:
-        found.append(Block("slopes", _crossed(slice(0, p))))
-    if K > 1 and SMOOTHEST * (K - 1) <= MOST_CROSSED:
-        for k, end in enumerate(ends):
-            found.append(Block(f"curve {k} by level", _crossed(slice(end - SMOOTHEST, end))))
-    return found
+def _crossed(function: Function) -> Function:
+    """Return a function whose columns are crossed with indicators of levels."""
+    return lambda rows: cross(level_columns(rows), function(rows))
 
 
 @dataclass(frozen=True)

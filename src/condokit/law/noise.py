@@ -1,7 +1,7 @@
 """Variance given the confounders: levels by empirical Bayes, columns by pooled evidence."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import sums_of
 from condokit.data.covariates import Covariates
-from condokit.law.design import NOISE_KNOTS, spline
+from condokit.law.design import NOISE_KNOTS, Function, spline
 from condokit.summaries.moments import share_levels as share_levels
 
 NOISE_EVIDENCE = 2.0  # nats that a block must gain, beside log(n_effective) / 2
@@ -35,12 +35,18 @@ class NoiseModel:
     columns: Array  # (n_rows, n_columns)
     prior: Array  # (n_columns,): prior variance of each coefficient
     names: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()  # that give the columns of any rows
 
     @classmethod
     def of_levels(cls, category: Array, n_categories: int, levels: bool) -> "NoiseModel":
         """Return the model with variances by level only, or with equal ones without `levels`."""
         none = np.zeros((len(category), 0))
         return cls(category, n_categories, levels, none, np.zeros(0))
+
+    def at(self, at: Covariates) -> "NoiseModel":
+        """Return the model for other rows."""
+        columns = [np.zeros((len(at.Z), 0)), *(one(at) for one in self.functions)]
+        return replace(self, category=at.category, columns=np.hstack(columns))
 
     @property
     def empty(self) -> bool:
@@ -81,30 +87,27 @@ def choose_noise(
     u = u - weights @ u / weights.sum()
     spread = np.sqrt(np.maximum((weights @ u**2) / weights.sum(), 1e-300))
     u = u / spread
-    columns, prior, names = [], [], []
+    names, prior = [], []
+    chosen: list[Function] = []
     axes = [(f"z{k}", axis) for k, axis in enumerate(np.eye(p))]
     if index is not None:
         axes.append(("index", index))
-    parts: list[tuple[str, Array]] = []
+    parts: dict[str, Function] = {}
     for name, axis in axes:
-        z = at.Z @ axis
-        z = z - weights @ z / weights.sum()
-        parts.append((name, z[:, None]))
-        curve = spline(axis, at, NOISE_KNOTS)
-        if curve is not None:  # without its linear part
-            values = curve(at)
-            values = values - np.outer(z, (weights * z) @ values / max(weights @ z**2, 1e-300))
-            parts.append((f"curve {name}", values - weights @ values / weights.sum()))
+        parts[name] = partial(_along, axis)
+        if (curve := spline(axis, at, NOISE_KNOTS)) is not None:
+            parts[f"curve {name}"] = curve
+    parts = {
+        name: _centred(one, parts[name.removeprefix("curve ")], at, weights)
+        for name, one in parts.items()
+    }
+    tried = {name: one(at) for name, one in parts.items()}
     grid = np.logspace(-5, 0.5, 23)
     for _ in range(4):
         best = (NOISE_EVIDENCE + 0.5 * np.log(n_effective), "", np.zeros((n, 0)), 0.0)
-        for name, values in parts:
-            if name in names:
+        for name, values in tried.items():
+            if name in names or not values.any():
                 continue
-            square = float(weights @ (values**2).sum(1)) / weights.sum()
-            if square <= 0:
-                continue
-            values = values / np.sqrt(square)
             value, vector = np.linalg.eigh((values * weights[:, None]).T @ values)
             value = np.maximum(value, 0.0)
             score = (vector.T @ ((values * weights[:, None]).T @ u)) ** 2
@@ -117,15 +120,37 @@ def choose_noise(
             break
         _, name, values, share = best
         names.append(name)
-        columns.append(values)
+        chosen.append(parts[name])
         prior.append(np.full(values.shape[1], 2 * share))
         A = (values * weights[:, None]).T @ values + np.eye(values.shape[1]) / share
         u = u - values @ np.linalg.solve(A, (values * weights[:, None]).T @ u)
-    if columns:
-        model = replace(
-            model, columns=np.hstack(columns), prior=np.concatenate(prior), names=tuple(names)
-        )
-    return model
+    if names:
+        found = tuple(names), tuple(chosen)
+        model = replace(model, prior=np.concatenate(prior), names=found[0], functions=found[1])
+    return model.at(at)
+
+
+def _along(axis: Array, at: Covariates) -> Array:
+    """Return the projection of confounders on an axis."""
+    return (at.Z @ axis)[:, None]
+
+
+def _centred(function: Function, line: Function, at: Covariates, weights: Array) -> Function:
+    """Return a function without its mean and, unless it is one, its linear part.
+
+    Its mean square is one over the given rows.
+    """
+    share = weights / weights.sum()
+    z, values, middle = line(at), function(at), share @ line(at)
+    slope = np.zeros((1, values.shape[1]))
+    if function is not line:
+        square = max(float(share @ (z[:, 0] - middle) ** 2), 1e-300)
+        slope = (share * (z[:, 0] - middle)) @ values / square
+    rest = values - (z - middle) * slope
+    origin = share @ rest
+    size = np.sqrt(share @ ((rest - origin) ** 2).sum(axis=1))
+    unit = 1 / size if size > 0 else 0.0
+    return lambda rows: unit * (function(rows) - (line(rows) - middle) * slope - origin)
 
 
 @dataclass
