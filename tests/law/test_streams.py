@@ -145,7 +145,7 @@ def test_weighted_sums_do_not_depend_on_blocks_and_are_those_written_out():
     rows = streamed(x, q, Z, k, n_sample=600)
     at = replace(rows.covariates, weights=None)
     design, _ = estimate.free_columns(at)
-    noise = NoiseModel(at.category, 3, True, at.Z, np.ones(1), ("z0",))
+    noise = NoiseModel(at.category, 3, True, at.Z, np.ones(1), ("z0",), (lambda rows: rows.Z,))
     standards = [standard_units(rows.domains.continuous[0].values[rows.used])]
     columns = Columns(design, noise, at, standards, rows.place())
     rng, units = np.random.default_rng(0), rows.units(np.arange(3))

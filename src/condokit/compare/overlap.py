@@ -1,6 +1,5 @@
 """Whether there is anything to compare: the overlap of the two domains' confounders."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +14,12 @@ from condokit.data.covariates import Covariates
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import folds
 
-_ROWS_OF_OVERLAP = 5000  # rows from which the propensity is estimated, at most
+_ROWS_OF_OVERLAP = 2000  # rows from which the propensity is estimated, at most
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)  # of squared coefficients, tried by held-out likelihood
 _MOST_STEPS = 30
-_RENEWED = (0, 4, 7, 11, 16, 22)  # steps at which the curvature is computed again
-_FEW_COLUMNS = 32  # columns up to which the curvature costs no more than a step
-_STILL = 2e-3  # largest change of a coefficient at the last step
+_SLOW = 0.2  # share of the last step from which on the curvature is renewed
+_STILL = 5e-4  # largest change of a coefficient at the last step
 _STEEPEST = 5.0  # largest factor by which calibration multiplies log-odds
 _CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances that strata may have
 _MOST_ROUNDS = 1000  # iterations of expectation maximisation, at most
@@ -83,10 +81,19 @@ def measure_overlap(
     if covariates.Z.shape[1]:
         kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
         used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
-        used = np.minimum(used + unseen, 1.0)
-        coefficient, effective = _from_propensity(covariates, is_query, used)
+        used, every = np.minimum(used + unseen, 1.0), [side.sum() for _, side in sides(is_query)]
+        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
+        covariates, is_query = covariates.take(kept), is_query[kept]
+        coefficient, worth = _from_propensity(covariates, is_query, used)
+        effective = [share * n for share, n in zip(worth, every)]
     if domains.products is not None:
-        for name, joint, single in _in_bins(domains, strata):
+        sums = domains.sums_only
+        for j, name in enumerate(sums.continuous.basis.names):  # counts by level and bin
+            bins = sums.continuous.bins[:, j]
+            table = np.zeros((2, len(strata.levels), bins.shape[1]))
+            for row in np.flatnonzero(strata.codes >= 0):
+                table[int(not domains.is_query[row]), strata.codes[row]] += bins[sums.cell[row]]
+            joint, single = table.reshape(2, -1), table.sum(axis=1)
             found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
             if found < coefficient:
                 coefficient, effective = found, _effective_rows(joint)
@@ -101,20 +108,6 @@ def measure_overlap(
         by_confounder[confounder.name] = min(found, most)
         coefficient = min(coefficient, most)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
-
-
-def _in_bins(domains: Study, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
-    """Yield continuous confounders with counts of both domains, by level and bin, and by bin.
-
-    Used where only sums are known. The overlap of each confounder is at least that of all together.
-    """
-    sums = domains.sums_only
-    for j, name in enumerate(sums.continuous.basis.names):
-        counts = sums.continuous.bins[:, j]
-        joint = np.zeros((2, len(strata.levels), counts.shape[1]))
-        for row in np.flatnonzero(strata.codes >= 0):
-            joint[int(not domains.is_query[row]), strata.codes[row]] += counts[sums.cell[row]]
-        yield name, joint.reshape(2, -1), joint.sum(axis=1)
 
 
 def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[float, float]:
@@ -226,14 +219,10 @@ def _ranges(z: Array, covariates: Covariates, is_query: Array) -> tuple[float, f
 def _from_propensity(
     covariates: Covariates, is_query: Array, used: Array
 ) -> tuple[float, list[float]]:
-    """Return the overlap coefficient and the effective rows, from the propensity.
+    """Return the overlap coefficient and the effective shares of rows, from the propensity.
 
     `used` is the share of each domain's rows whose stratum both domains have.
     """
-    n_rows = [side.sum() for _, side in sides(is_query)]
-    if len(is_query) > _ROWS_OF_OVERLAP:
-        kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
-        covariates, is_query = covariates.take(kept), is_query[kept]
     e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []
     for k, (side, chance) in enumerate([(is_query, e), (~is_query, 1 - e)]):
@@ -242,14 +231,28 @@ def _from_propensity(
         part = both / chance[side]
         coefficient += float(used[k] * (share @ both))
         worth = (share @ part) ** 2 / max(share @ part**2, 1e-300) * part.max()
-        effective.append(float(worth * n_rows[k]))
+        effective.append(float(worth))
     return coefficient, effective
 
 
 def propensity(covariates: Covariates, is_query: Array) -> Array:
-    """Return the cross-fitted probability of being a query row, domains weighted equally."""
-    e, best = _cross_fitted(covariates, is_query)
-    return e[:, best]
+    """Return the cross-fitted probability of being a query row, domains weighted equally.
+
+    The penalty is that with the highest held-out likelihood.
+    """
+    y = is_query.astype(float)
+    weights, fold = _equal_weights(covariates, is_query), _folds(covariates, is_query)
+    e = np.empty((len(y), len(_PENALTIES)))
+    Phi = Basis(covariates, 8, None)(covariates)
+    for k in range(_FOLDS):
+        here, rest = fold == k, fold != k
+        leading = directions(covariates.take(rest), (y - y.mean())[rest, None])
+        if leading is not None:  # they may not know the labels of the rows left out
+            Phi = Basis(covariates, 8, leading)(covariates)
+        e[here] = expit(Phi[here] @ _logistic(Phi[rest], y[rest], weights[rest]))
+    e = np.clip(e, 1e-6, 1 - 1e-6)
+    value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
+    return np.asarray(e[:, value.argmax()])
 
 
 def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
@@ -266,30 +269,9 @@ def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
     else:
         kept = covariates.thinned(_ROWS_OF_OVERLAP, by_weight=False)
         some, y, weights = covariates.take(kept), y[kept], weights[kept]
-        _, best = _cross_fitted(some, is_query[kept])
         basis = Basis(some, 8, directions(some, (y - y.mean())[:, None]))
-        e = expit(basis(covariates) @ _logistic(basis(some), y, weights)[:, best])
+        e = expit(basis(covariates) @ _logistic(basis(some), y, weights, _PENALTIES[:2])[:, -1])
     return covariates.counts * np.where(is_query, 1 - e, e)
-
-
-def _cross_fitted(covariates: Covariates, is_query: Array) -> tuple[Array, int]:
-    """Return cross-fitted probabilities, (n_rows, n_penalties), and the number of the best penalty.
-
-    The best one has the highest held-out likelihood.
-    """
-    y = is_query.astype(float)
-    weights, fold = _equal_weights(covariates, is_query), _folds(covariates, is_query)
-    e = np.empty((len(y), len(_PENALTIES)))
-    Phi = Basis(covariates, 8, None)(covariates)
-    for k in range(_FOLDS):
-        here, rest = fold == k, fold != k
-        leading = directions(covariates.take(rest), (y - y.mean())[rest, None])
-        if leading is not None:  # they may not know the labels of the rows left out
-            Phi = Basis(covariates, 8, leading)(covariates)
-        e[here] = expit(Phi[here] @ _logistic(Phi[rest], y[rest], weights[rest]))
-    e = np.clip(e, 1e-6, 1 - 1e-6)
-    value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
-    return e, int(value.argmax())
 
 
 def calibrated(e: Array, covariates: Covariates, is_query: Array) -> Array:
@@ -328,30 +310,32 @@ def _folds(covariates: Covariates, is_query: Array) -> Array:
     return folds(is_query, _FOLDS, order=order[rng.permutation(len(order))])
 
 
-def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
+def _logistic(
+    Phi: Array, y: Array, weights: Array, penalties: tuple[float, ...] = _PENALTIES
+) -> Array:
     """Fit ridge logistic regressions, one for every penalty, by Newton's method.
 
-    Returns coefficients, (n_columns, n_penalties). The first steps use the curvature at p = 1/2,
-    which is the same for all penalties and nearly right if the domains are alike; most fits end
-    there. With many columns the curvature is kept for several steps, since it costs more than a
-    step.
+    Returns coefficients, (n_columns, n_penalties). Each penalty starts from the last one. The
+    curvature costs more than some steps: it is first that at p = 1/2, nearly right if the domains
+    are alike, and renewed only where steps shrink slowly.
     """
-    ridge = np.tile(_PENALTIES, (Phi.shape[1], 1))
-    ridge[0] = 1e-8  # the constant
-    beta, diagonal = np.zeros(ridge.shape), np.arange(len(ridge))
-    for k in range(_MOST_STEPS):
-        p = expit(Phi @ beta)
-        if k in _RENEWED or (k > _RENEWED[1] and len(ridge) < _FEW_COLUMNS):
-            each = np.maximum(p * (1 - p), 1e-6).T if k else np.full((1, len(y)), 0.25)
-            roots = [Phi * np.sqrt(weights * own)[:, None] for own in each]
-            curvature = np.stack([root.T @ root for root in roots]) + np.zeros(
-                (len(_PENALTIES), 1, 1)
-            )
-            curvature[:, diagonal, diagonal] += ridge.T
-            inverse = np.linalg.inv(curvature)
-        gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta
-        step = (inverse @ gradient.T[:, :, None])[:, :, 0].T
-        beta += step
-        if np.abs(step).max() < _STILL:
-            break
-    return beta
+    found, curvature = np.zeros((Phi.shape[1], len(penalties))), None
+    beta, p = np.zeros(Phi.shape[1]), np.full(len(y), 0.5)
+    for k, penalty in enumerate(penalties):
+        ridge, inverse, left = np.full(len(beta), penalty), None, np.inf
+        ridge[0] = 1e-8  # the constant
+        for _ in range(_MOST_STEPS):
+            if curvature is None:
+                root = Phi * np.sqrt(weights * np.maximum(p * (1 - p), 1e-6))[:, None]
+                curvature, inverse = root.T @ root, None
+            if inverse is None:
+                inverse = np.linalg.inv(curvature + np.diag(ridge))
+            step = inverse @ (Phi.T @ (weights * (y - p)) - ridge * beta)
+            beta, before, left = beta + step, left, float(np.abs(step).max())
+            p = expit(Phi @ beta)
+            if left < _STILL:
+                break
+            if left > _SLOW * before:
+                curvature = None
+        found[:, k] = beta
+    return found

@@ -195,8 +195,6 @@ class _Dependence:
                 law = law_of(rows, rows.values(), self.fixed, discrete)
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
-            if noise.empty:  # it may have been learned from a part of the rows
-                noise = NoiseModel.of_levels(at.category, at.n_categories, False)
             columns = noise.columns[taken]
             self.noise = replace(noise, category=noise.category[taken], columns=columns)
         self.leverage = _Rest(self, self.weights).leverage

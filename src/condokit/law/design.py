@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
@@ -31,7 +30,7 @@ MOST_CURVES = 40  # continuous columns up to which each gets a curve
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
 SMOOTHEST = 4  # functions of a curve by level, where products are all that is known
-LANDMARKS = 400  # rows that a kernel compares with (Nystroem)
+LANDMARKS = 200, 400  # fewest and most rows that a kernel compares with (Nystroem); else n / 10
 FEWEST_RANK = 40  # columns of a kernel, at least; else one for 20 rows
 ROWS_PER_COLUMN = 4.0  # with fewer rows per column of D, its columns are penalised too
 INDEX_COST = 0.25  # nats per continuous column: an index was fitted to the data
@@ -108,15 +107,15 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
 
 
 class Kernel:
-    """Columns of an "rbf" or "laplace" kernel over all continuous confounders (Nystroem).
+    """Columns of a Gaussian kernel over all continuous confounders (Nystroem).
 
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
     which rows are given does not matter.
     """
 
-    def __init__(self, shape: str, at: Covariates) -> None:
-        self.shape, n = shape, len(at.Z)
-        self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, LANDMARKS)]]
+    def __init__(self, at: Covariates) -> None:
+        n = len(at.Z)
+        self.marks = at.Z[np.lexsort(at.Z.T)[subsample(n, int(np.clip(n // 10, *LANDMARKS)))]]
         self.rank = int(np.clip(n // 20, FEWEST_RANK, len(self.marks)))
 
     @cached_property
@@ -129,9 +128,8 @@ class Kernel:
 
     def _compare(self, Z: Array) -> Array:
         """Return the kernel between rows and landmarks; its width grows with the columns."""
-        metric: Any = "sqeuclidean" if self.shape == "rbf" else "cityblock"
-        away = cdist(Z, self.marks, metric)
-        away *= -1 / ((1.44 if self.shape == "rbf" else 1.5) * Z.shape[1])
+        away = cdist(Z, self.marks, "sqeuclidean")
+        away /= -1.44 * Z.shape[1]
         return np.asarray(np.exp(away, out=away))
 
     def __call__(self, at: Covariates) -> Array:
@@ -163,59 +161,49 @@ def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Desig
     return Design(tuple(free), kept=independent(D)), always
 
 
-def candidates(at: Covariates, index: Array | None) -> list[Block]:
-    """Return the blocks that may enter: curves, an index, slopes by level, interactions."""
-    n, p = at.Z.shape
-    found: list[Block] = []
-    axes = [(f"curve {k}", axis) for k, axis in enumerate(np.eye(p))] if p <= MOST_CURVES else []
-    if index is not None and p > 1:
-        axes.append(("index", index))
-    for name, axis in axes:
-        curve = spline(axis, at, KNOTS)
-        if curve is not None:
-            found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
-    if 1 < p <= MOST_PAIRED:
-        found.append(Block("products", lambda rows: paired(rows.Z)))
-    K = at.n_categories
-    if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
-        found.append(Block("slopes", lambda rows: cross(level_columns(rows), rows.Z)))
+def candidates(at: Covariates, index: Array | None, basis: RangeBasis | None = None) -> list[Block]:
+    """Return the blocks that may enter: curves, an index, slopes by level, interactions.
+
+    If data are known only as products with a `basis`, they are made of its functions.
+    """
+    n, p, K = *at.Z.shape, at.n_categories
+    linear, products = _columns(slice(0, p)), paired
+    curves: list[tuple[str, Function | None, Function | None]] = []  # and coarser ones, by level
+    if basis is not None:
+        p, start = len(basis.names), len(basis.names) + basis.n_pairs
+        linear, products = _columns(slice(0, p)), lambda Z: Z[:, p:start]
+        for k, end in enumerate(start + basis.n_bent * np.arange(1, p + 1)):
+            fine, coarse = (_columns(slice(end - m, end)) for m in (basis.n_bent, SMOOTHEST))
+            curves.append((f"curve {k}", fine, coarse))
+    else:
+        axes = [
+            (f"curve {k}", axis) for k, axis in enumerate(np.eye(p) if p <= MOST_CURVES else [])
+        ]
+        if index is not None and p > 1:
+            axes.append(("index", index))
         for name, axis in axes:
-            curve = spline(axis, at, NOISE_KNOTS)
-            if curve is not None and NOISE_KNOTS * (K - 1) <= MOST_CROSSED:
-                crossed: Function = lambda rows, c=curve: cross(  # type: ignore[misc]  # noqa: E731
-                    level_columns(rows), c(rows)
-                )
-                found.append(Block(f"{name} by level", crossed))
-    if 1 < p <= MOST_INTERACTING and n >= 40:
-        found += [Block(shape, Kernel(shape, at)) for shape in ("rbf", "laplace")]
+            curves.append((name, spline(axis, at, KNOTS), spline(axis, at, NOISE_KNOTS)))
+    costs = {"index": INDEX_COST * (p - 1)}
+    found = [Block(name, one, cost=costs.get(name, 0.0)) for name, one, _ in curves if one]
+    if basis.n_pairs if basis is not None else 1 < p <= MOST_PAIRED:
+        found.append(Block("products", lambda rows: products(rows.Z)))
+    if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
+        found.append(Block("slopes", _crossed(linear)))
+        if (NOISE_KNOTS if basis is None else SMOOTHEST) * (K - 1) <= MOST_CROSSED:
+            found += [Block(f"{name} by level", _crossed(one)) for name, _, one in curves if one]
+    if basis is None and 1 < p <= MOST_INTERACTING and n >= 40:
+        found.append(Block("rbf", Kernel(at)))
     return found
 
 
 def _columns(own: slice) -> Function:
-    """Return a function that selects columns of Z, which are functions of a basis."""
+    """Return a function that selects columns of Z, which may be functions of a basis."""
     return lambda rows: rows.Z[:, own]
 
 
-def _crossed(own: slice) -> Function:
-    """Return a function that crosses columns of Z with indicators of levels."""
-    return lambda rows: cross(level_columns(rows), rows.Z[:, own])
-
-
-def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
-    """Return the blocks that may enter if data are known only as products with a basis."""
-    p, K, start = len(basis.names), at.n_categories, len(basis.names) + basis.n_pairs
-    ends = start + basis.n_bent * np.arange(1, p + 1)
-    found = [
-        Block(f"curve {k}", _columns(slice(end - basis.n_bent, end))) for k, end in enumerate(ends)
-    ]
-    if basis.n_pairs:
-        found.append(Block("products", _columns(slice(p, start))))
-    if K > 1 and p * (K - 1) <= MOST_CROSSED:
-        found.append(Block("slopes", _crossed(slice(0, p))))
-    if K > 1 and SMOOTHEST * (K - 1) <= MOST_CROSSED:
-        for k, end in enumerate(ends):
-            found.append(Block(f"curve {k} by level", _crossed(slice(end - SMOOTHEST, end))))
-    return found
+def _crossed(function: Function) -> Function:
+    """Return a function whose columns are crossed with indicators of levels."""
+    return lambda rows: cross(level_columns(rows), function(rows))
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ FEATURE_VALUES = 1 << 17  # rows x features of a group that is fitted at a time
 _CELL_VALUES = 1 << 22  # the same where few values stand for all rows of a cell
 MOST_SELECTING = 256  # features that choose the law; the others take it over
 _CHOOSING_ROWS = 4000  # rows that choose the mean; the chosen design is fitted to all
-MANY_ROWS = 20_000  # rows that decide whether the variance depends on anything
+MANY_ROWS = 20_000  # rows that choose what the variance depends on
 _SCREENED = 64  # rows of a domain in which equal values are looked for first
 LEVEL_ROWS = 10  # fewest rows of each level for variances by level, beside continuous confounders
 _RATIO_STEPS = 3  # rounds of choosing the ratio of subjects' variances, then the scales
@@ -304,8 +304,6 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     how = law.n_effective, FEATURE_VALUES, found_of
     maps, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
     standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
-    if law.noise.empty:  # perhaps of some of these rows
-        law.noise = NoiseModel.of_levels(plain.category, plain.n_categories, False)
     where = rows.place(), rows.n_batches, rows.reference
     columns = Columns(law.design, law.noise, plain, standards, *where)
     varied = law.noise.columns.shape[1] > 0
@@ -462,18 +460,14 @@ def choose_law(
     n_features: int,
     known: Array | None = None,
 ) -> "Law":
-    """Choose the law from a sample of rows; from all rows if the sample shows unequal variances.
+    """Choose the law from a sample of rows.
 
     X has the features that choose, `n_features` is the number of all features.
     """
-    every, some = np.arange(len(X)), frame.sample(MANY_ROWS)
-    for rows in (some, every):
-        part = None if known is None else known[rows]
-        law = Law(X[rows], frame.take(rows), fixed, usable, part)
-        law.choose(n_features)
-        if law.noise.empty or len(rows) == len(every):
-            break
-    law.frame = frame
+    some = frame.sample(MANY_ROWS)
+    law = Law(X[some], frame.take(some), fixed, usable, None if known is None else known[some])
+    law.choose(n_features)
+    law.frame, law.noise = frame, law.noise.at(frame.at)
     return law
 
 
@@ -519,12 +513,10 @@ class Law:
         """Return rows of features X with the columns, variances and subjects of this law."""
         frame, at = self.frame, self.frame.at
         U, penalty = frame.columns(self.design)
-        counts, noise = at.counts[:, None] * (1.0 if known is None else known), self.noise
-        if noise.empty:
-            noise = NoiseModel.of_levels(at.category, at.n_categories, False)
+        counts = at.counts[:, None] * (1.0 if known is None else known)
         where = frame.batch, frame.n_batches, frame.reference
         who = frame.subjects, np.array([self.rho])
-        return Stacked(X, U, penalty, *where, counts, noise, *who)
+        return Stacked(X, U, penalty, *where, counts, self.noise, *who)
 
     def with_kurtosis(
         self, known: Continuous, units: tuple[Array, Array], kurtosis: Array

@@ -1,7 +1,7 @@
 """Variance given the confounders: levels by empirical Bayes, columns by pooled evidence."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import sums_of
 from condokit.data.covariates import Covariates
-from condokit.law.design import NOISE_KNOTS, spline
+from condokit.law.design import NOISE_KNOTS, Function, spline
 from condokit.summaries.moments import share_levels as share_levels
 
 NOISE_EVIDENCE = 2.0  # nats that a block must gain, beside log(n_effective) / 2
@@ -35,12 +35,18 @@ class NoiseModel:
     columns: Array  # (n_rows, n_columns)
     prior: Array  # (n_columns,): prior variance of each coefficient
     names: tuple[str, ...] = ()
+    functions: tuple[Function, ...] = ()  # that give the columns of any rows
 
     @classmethod
     def of_levels(cls, category: Array, n_categories: int, levels: bool) -> "NoiseModel":
         """Return the model with variances by level only, or with equal ones without `levels`."""
         none = np.zeros((len(category), 0))
         return cls(category, n_categories, levels, none, np.zeros(0))
+
+    def at(self, at: Covariates) -> "NoiseModel":
+        """Return the model for other rows."""
+        columns = [np.zeros((len(at.Z), 0)), *(one(at) for one in self.functions)]
+        return replace(self, category=at.category, columns=np.hstack(columns))
 
     @property
     def empty(self) -> bool:
@@ -81,30 +87,27 @@ def choose_noise(
     u = u - weights @ u / weights.sum()
     spread = np.sqrt(np.maximum((weights @ u**2) / weights.sum(), 1e-300))
     u = u / spread
-    columns, prior, names = [], [], []
+    names, prior = [], []
+    chosen: list[Function] = []
     axes = [(f"z{k}", axis) for k, axis in enumerate(np.eye(p))]
     if index is not None:
         axes.append(("index", index))
-    parts: list[tuple[str, Array]] = []
+    parts: dict[str, Function] = {}
     for name, axis in axes:
-        z = at.Z @ axis
-        z = z - weights @ z / weights.sum()
-        parts.append((name, z[:, None]))
-        curve = spline(axis, at, NOISE_KNOTS)
-        if curve is not None:  # without its linear part
-            values = curve(at)
-            values = values - np.outer(z, (weights * z) @ values / max(weights @ z**2, 1e-300))
-            parts.append((f"curve {name}", values - weights @ values / weights.sum()))
+        parts[name] = partial(_along, axis)
+        if (curve := spline(axis, at, NOISE_KNOTS)) is not None:
+            parts[f"curve {name}"] = curve
+    parts = {
+        name: _centred(one, parts[name.removeprefix("curve ")], at, weights)
+        for name, one in parts.items()
+    }
+    tried = {name: one(at) for name, one in parts.items()}
     grid = np.logspace(-5, 0.5, 23)
     for _ in range(4):
         best = (NOISE_EVIDENCE + 0.5 * np.log(n_effective), "", np.zeros((n, 0)), 0.0)
-        for name, values in parts:
-            if name in names:
+        for name, values in tried.items():
+            if name in names or not values.any():
                 continue
-            square = float(weights @ (values**2).sum(1)) / weights.sum()
-            if square <= 0:
-                continue
-            values = values / np.sqrt(square)
             value, vector = np.linalg.eigh((values * weights[:, None]).T @ values)
             value = np.maximum(value, 0.0)
             score = (vector.T @ ((values * weights[:, None]).T @ u)) ** 2
@@ -117,36 +120,79 @@ def choose_noise(
             break
         _, name, values, share = best
         names.append(name)
-        columns.append(values)
+        chosen.append(parts[name])
         prior.append(np.full(values.shape[1], 2 * share))
         A = (values * weights[:, None]).T @ values + np.eye(values.shape[1]) / share
         u = u - values @ np.linalg.solve(A, (values * weights[:, None]).T @ u)
-    if columns:
-        model = replace(
-            model, columns=np.hstack(columns), prior=np.concatenate(prior), names=tuple(names)
-        )
-    return model
+    if names:
+        found = tuple(names), tuple(chosen)
+        model = replace(model, prior=np.concatenate(prior), names=found[0], functions=found[1])
+    return model.at(at)
+
+
+def _along(axis: Array, at: Covariates) -> Array:
+    """Return the projection of confounders on an axis."""
+    return (at.Z @ axis)[:, None]
+
+
+def _centred(function: Function, line: Function, at: Covariates, weights: Array) -> Function:
+    """Return a function without its mean and, unless it is one, its linear part.
+
+    Its mean square is one over the given rows.
+    """
+    share = weights / weights.sum()
+    z, values, middle = line(at), function(at), share @ line(at)
+    slope = np.zeros((1, values.shape[1]))
+    if function is not line:
+        square = max(float(share @ (z[:, 0] - middle) ** 2), 1e-300)
+        slope = (share * (z[:, 0] - middle)) @ values / square
+    rest = values - (z - middle) * slope
+    origin = share @ rest
+    size = np.sqrt(share @ ((rest - origin) ** 2).sum(axis=1))
+    unit = 1 / size if size > 0 else 0.0
+    return lambda rows: unit * (function(rows) - (line(rows) - middle) * slope - origin)
+
+
+@dataclass
+class Learned:
+    """What steps of the log-variance know of all features: these are pulled towards each other."""
+
+    gamma: Array  # (n_columns, n_features): coefficients of columns
+    squares: Array  # (n_levels, n_features): squared residuals, and
+    dof: Array  # how many these are worth
+
+    @classmethod
+    def nothing(cls, noise: NoiseModel, d: int) -> "Learned":
+        """Return the state before the first step."""
+        by_level = np.zeros((2, noise.n_categories, d))
+        return cls(np.zeros((noise.columns.shape[1], d)), *by_level)
 
 
 def renew_noise(
-    noise: NoiseModel, squares: Array, gamma: Array, weights: Array, h: Array, n_effective: float
-) -> tuple[Array, Array, float]:
-    """Renew the log-variances, one step for levels and columns; return also the coefficients.
+    noise: NoiseModel,
+    squares: Array,
+    learned: Learned,
+    weights: Array,
+    h: Array,
+    n_effective: float,
+    features: Array,
+) -> tuple[Array, float]:
+    """Renew the log-variances of some features by one step, and what is `learned`.
 
-    `squares` are weighted squared residuals over sigma2 that are not yet divided by v; `gamma` are
-    the coefficients of columns, (n_columns, n_features), which are pulled towards their mean over
-    features. The third result is the precision of the prior of levels. Log-variances have a
-    weighted mean of 0, since sigma2 has the level.
+    `squares` are weighted squared residuals over sigma2 that are not yet divided by v. Coefficients
+    of columns are pulled towards their mean over features. The second result is the precision of
+    the prior of levels. Log-variances have a weighted mean of 0, since sigma2 has the level.
     """
     n, d = squares.shape
-    level = np.zeros((noise.n_categories, d))
+    level, gamma = np.zeros((noise.n_categories, d)), learned.gamma[:, features]
     precision, free = np.inf, weights * (1 - h)
-    curve = np.clip(noise.columns @ gamma, -6, 6) if noise.columns.shape[1] else np.zeros((n, 1))
+    curve = np.clip(noise.columns @ gamma, -6, 6) if len(gamma) else np.zeros((n, 1))
     if noise.levels:
-        left = squares * (np.exp(-curve) * free)
-        dof = np.broadcast_to(noise.group(free), (noise.n_categories, d))
-        level, precision = share_levels(noise.group(left), dof, n_effective)
-    if noise.columns.shape[1]:
+        learned.squares[:, features] = noise.group(squares * (np.exp(-curve) * free))
+        learned.dof[:, features] = noise.group(free)
+        level, precision = share_levels(learned.squares, learned.dof, n_effective)
+        level = level[:, features]
+    if len(gamma):
         own = level[noise.category] if noise.levels else 0.0
         columns = noise.columns * weights.mean(axis=1, keepdims=True)
         # a normal residual has the information 1/2 on its log-variance
@@ -154,14 +200,15 @@ def renew_noise(
         u = squares * np.exp(-curve - own)
         middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
         u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
-        common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
+        common = learned.gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
         score = 0.5 * noise.columns.T @ (weights * u)
         score -= (gamma - common) / noise.prior[:, None]
         gamma = gamma + np.linalg.solve(A, score)
+        learned.gamma[:, features] = gamma
         curve = np.clip(noise.columns @ gamma, -6, 6)
     total = curve + (level[noise.category] if noise.levels else 0.0)
     total = total - weighted(weights, total) / weights.sum(0)
-    return total, gamma, precision
+    return total, precision
 
 
 def common_noise(
@@ -169,9 +216,9 @@ def common_noise(
 ) -> Array:
     """Return the log-variance of rows that all features together have, (n_rows,)."""
     mean = np.minimum(squares, 16).mean(1, keepdims=True)
-    gamma = np.zeros((noise.columns.shape[1], 1))
+    learned, one = Learned.nothing(noise, 1), np.zeros(1, dtype=np.intp)
     for _ in range(8):
-        log_v, gamma, _ = renew_noise(noise, mean, gamma, weights[:, None], h, n_effective)
+        log_v, _ = renew_noise(noise, mean, learned, weights[:, None], h, n_effective, one)
     return log_v[:, 0]
 
 

@@ -12,7 +12,6 @@ from condokit.law.design import (
     Block,
     Design,
     Together,
-    basis_candidates,
     candidates,
     free_columns,
     spline,
@@ -172,7 +171,7 @@ def select(
     if subjects is None and basis is None:
         index = _index(at, dummies, X * start.s.T[batch], start.e, root[:, 0] ** 2)
     design = replace(design, index=index)
-    offered = candidates(at, index) if basis is None else basis_candidates(at, basis)
+    offered = candidates(at, index, basis)
     if subjects is not None and (means := subject_means(at, batch)) is not None:
         offered.append(means)
     scaled, parts, inverse, WD = [], [], rows.inverses(W)[0][0], rows.weighed(D, W)

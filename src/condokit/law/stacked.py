@@ -327,22 +327,14 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
     if (who := at.subjects) is not None and len(who.rows):
         rho = np.median(at.rho, keepdims=True)
         D = who.apart(D, counts[:, None], at.counts.mean(axis=1, keepdims=True), rho)
-        level = _share_of_level(at, counts)
+        total = np.bincount(who.code, counts, minlength=who.n_subjects)  # free levels take a share
+        level = np.where(who.is_free, 1 / np.maximum(total, 1e-300), 0.0)[who.code]
     root = D * np.sqrt(counts)[:, None]
     B = _inverse(root.T @ root, at.penalty)
     h = (np.einsum("nr,nr->n", D @ B, D) + level)[:, None]
     if precision is None and at.counts.shape[1] == len(at.rho) == 1:
         at.kept["leverage"] = h
     return h * share
-
-
-def _share_of_level(at: Stacked, counts: Array) -> Array:
-    """Return the leverage of rows on free levels of their subjects, per count."""
-    who = at.subjects
-    assert who is not None
-    total = np.bincount(who.code, counts, minlength=who.n_subjects)
-    share = np.where(who.is_free, 1 / np.maximum(total, 1e-300), 0.0)
-    return np.asarray(share[who.code])
 
 
 def _reduced(

@@ -18,7 +18,7 @@ from condokit.conditionals.curves import Products
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.products import GroupedProducts
-from condokit.law.design import NOISE_KNOTS, Design, Function, spline
+from condokit.law.design import Design
 from condokit.law.noise import NoiseModel, share_levels
 from condokit.law.products import NodeRows, node_rows
 from condokit.law.stacked import Found, Stacked, solve
@@ -61,21 +61,12 @@ class Columns:
         self.origin = np.zeros((self.n_groups, len(self.varies)))  # rough means of columns
         for k in seen:
             self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
-        self.model, self.functions = noise, _noise_functions(noise, at, design.index)
-        self.turn = np.linalg.lstsq(self._functions(at), noise.columns, rcond=None)[0]
+        self.model = noise
 
     @property
     def n_products(self) -> int:
         """How many products of columns each feature with weights needs."""
         return self.n_groups * (1 + len(self.varies)) ** 2
-
-    def _functions(self, at: Covariates) -> Array:
-        """Return the functions of which the columns of the log-variance are combinations."""
-        return np.hstack([np.ones((len(at.Z), 1)), *(one(at) for one in self.functions)])
-
-    def noise(self, at: Covariates) -> Array:
-        """Return the columns of the log-variance, (n_rows, n_noise)."""
-        return self._functions(at) @ self.turn
 
     def of(self, Z: Array, cell: Array) -> tuple[Array, Array, Covariates, Array]:
         """Return which rows are used, sorted by group; their groups, confounders and columns.
@@ -111,23 +102,6 @@ class Columns:
         penalty = np.append(self.penalty, np.zeros(len(self.others)))
         where = batch, self.n_batches, self.reference
         return Stacked(X, D, penalty, *where, nodes.counts, noise)
-
-
-def _noise_functions(noise: NoiseModel, at: Covariates, index: Array | None) -> list[Function]:
-    """Return functions of which the columns of the log-variance are linear combinations."""
-    found: list[Function] = []
-    axes = {f"z{k}": axis for k, axis in enumerate(np.eye(at.Z.shape[1]))}
-    for name in dict.fromkeys(name.removeprefix("curve ") for name in noise.names):
-        axis = axes[name] if name in axes else np.asarray(index)
-        found.append(partial(_along, axis))
-        if (curve := spline(axis, at, NOISE_KNOTS)) is not None:
-            found.append(curve)
-    return found
-
-
-def _along(axis: Array, at: Covariates) -> Array:
-    """Return the projection of confounders on an axis."""
-    return (at.Z @ axis)[:, None]
 
 
 class _InPieces(ABC):
@@ -187,7 +161,7 @@ class State:
         )
         zero, L = np.zeros(len(at.Z)), at.n_categories
         log_v = [zero if one.log_v is None else one.log_v[:, k] for one, k in found]
-        D = np.column_stack([at.category[:, None] == np.arange(L), columns.noise(at)])
+        D = np.column_stack([at.category[:, None] == np.arange(L), columns.model.at(at).columns])
         effects = np.linalg.lstsq(D.astype(float), np.stack(log_v, axis=1), rcond=None)[0]
         rest = effects[:L], effects[L:], np.ones(len(nu))
         return cls(units, s, np.stack(theta, axis=1), sigma2, nu, *rest)
@@ -224,7 +198,7 @@ class WeightedSums(_InPieces):
         """Add a piece of rows, with weights from the present estimates."""
         state, columns, sums = self.state, self.columns, self.tables
         used, group, at, Phi = columns.of(Z, cell)
-        batch, level, N = group // columns.n_levels, at.category, columns.noise(at)
+        batch, level, N = group // columns.n_levels, at.category, columns.model.at(at).columns
         X, known = (X[used] - state.units[0][batch]) / state.units[1][batch], ~np.isnan(X[used])
         X = np.where(known, X, 0.0)
         w = (np.ones(len(X)) if weights is None else weights[used])[:, None] * known

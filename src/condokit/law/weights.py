@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from condokit.checks import Array
-from condokit.law.noise import noise_part, renew_noise, weighted
+from condokit.law.noise import Learned, noise_part, renew_noise, weighted
 from condokit.law.stacked import FLOOR, Found, Stacked, solve
 from condokit.law.subjects import Subjects
 
@@ -18,6 +18,7 @@ NU_STEPS = (1, 3, 6, 10, 15, 22)  # iterations in which degrees of freedom are r
 TAIL_PRIOR = 1.0  # times log(1 + 10 / nu) is taken off the likelihood
 MOST_STEPS = 30  # iterations, at most
 STILL = 0.02  # standard errors by which a scale may still move at the end
+_FEWER = 0.75  # share of features that still move, below which only these go on
 EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
 SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `blend`
 NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
@@ -42,42 +43,52 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     """Renew variances of rows, degrees of freedom of t where there are `tails`, and scales.
 
     They are renewed in turn. A row's weight is (nu + 1) / (nu + r^2) over its variance, with r^2
-    the squared residual in variances and corrected for leverage. Iterations end once scales move by
-    less than 0.02 standard errors.
+    the squared residual in variances and corrected for leverage. Features are left as they are once
+    their scales move by less than 0.02 standard errors.
     """
-    counts, noise, nu, w = at.counts, at.noise, np.where(tails, 4.0, np.inf), None
+    noise, d = at.noise, at.X.shape[1]
+    nu, s, stable = np.where(tails, 4.0, np.inf), found.s.copy(), ~tails
+    w = np.ones(at.X.shape) if tails.any() else None
     log_v = None if noise.empty else np.zeros(at.X.shape)
-    gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
-    nu_is_stable = not tails.any()
-    if not nu_is_stable:
-        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2  # sigma2 is inflated by outliers
-        start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
-        found = replace(found, sigma2=start)
+    learned, level = Learned.nothing(noise, d), np.inf
+    e, sigma2, h = found.e, found.sigma2, found.reduced.h
+    if tails.any():
+        robust = (_median(np.abs(e), at.counts) / 0.6745) ** 2  # sigma2 is inflated by outliers
+        sigma2 = np.where(tails & (robust > FLOOR), robust, sigma2)
+    some, part = np.arange(d), at  # features that still move
     for step in range(MOST_STEPS):
-        square, before = found.e**2, found.s
-        square /= found.sigma2 * (1 - found.reduced.h)
-        v = 1.0 if log_v is None else np.exp(log_v)
-        if tails.any():
+        precision, square = None, e**2
+        square /= sigma2 * (1 - h)
+        if w is not None:
+            v = 1.0 if log_v is None else np.exp(log_v[:, some])
             square /= v
-            if step in NU_STEPS:
-                last, nu, few = nu, np.full(len(tails), np.inf), np.flatnonzero(tails)
-                each = counts if counts.ndim == 1 or counts.shape[1] == 1 else counts[:, few]
-                nu[few] = degrees_of_freedom(square[:, few], each)
-                nu_is_stable = bool((nu == last).all()) or step == NU_STEPS[-1]
-            finite = np.where(np.isinf(nu), 1e8, nu)
-            w = (finite + 1) / (finite + square)
-            square *= w * v
-        precision = w
+            few = np.flatnonzero(tails[some])
+            if step in NU_STEPS and len(few):
+                counts, own = part.counts, some[few]
+                counts = counts if counts.shape[1] == 1 else counts[:, few]
+                now = degrees_of_freedom(square[:, few], counts)
+                stable[own], nu[own] = (now == nu[own]) | (step == NU_STEPS[-1]), now
+            finite = np.where(np.isinf(nu[some]), 1e8, nu[some])
+            w[:, some] = precision = (finite + 1) / (finite + square)
+            square *= precision * v
         if log_v is not None:
-            h = found.reduced.h
-            log_v, gamma, level = renew_noise(noise, square, gamma, counts, h, n_effective)
-            precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
-        found = solve(at, fixed, precision, before)
+            new, level = renew_noise(noise, square, learned, part.counts, h, n_effective, some)
+            log_v[:, some] = new
+            precision = np.exp(-new) if precision is None else np.exp(-new) * precision
+        found = solve(part, fixed[some], precision, s[some])
         n = found.n_eff
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)  # information on log-scales
-        moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
-        if (step > 3 or not tails.any()) and nu_is_stable and moved.max() < STILL:
+        moved = np.abs(np.log(found.s / s[some])) * np.sqrt(np.maximum(H, 1))
+        s[some], e, sigma2, h = found.s, found.e, found.sigma2, found.reduced.h
+        moves = ~stable[some] | (moved.max(axis=1) >= STILL)
+        if (step > 3 or w is None) and not moves.any():
             break
+        if step > 3 and moves.mean() < _FEWER:
+            some, e, sigma2 = some[moves], e[:, moves], sigma2[moves]
+            part, h = at.of(some), h if h.shape[1] == 1 else h[:, moves]
+    if len(some) < d:
+        precision = w if log_v is None else np.exp(-log_v) * (1.0 if w is None else w)
+        found = solve(at, fixed, precision, s)
     return replace(
         found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
     )
@@ -118,18 +129,18 @@ def log_counts(square: Array, counts: Array) -> Array:
 def nu_of_counts(count: Array) -> Array:
     """Return the degrees of freedom of features, (n_features,), given counts of log squares."""
     d, x = len(count), np.exp(_LOG_LOW + _LOG_WIDTH * (np.arange(NU_BINS) + 0.5))
-    total = count.sum(1)
+    total, product = count.sum(1), count * x
     best, found, s2 = np.full(d, -np.inf), np.full(d, np.inf), np.ones(d)
     for nu in NU:
         if np.isinf(nu):
-            s2 = count @ x / total
+            s2 = product.sum(1) / total
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
             # starts from the scale at the previous nu, which is near; fixed point of the likelihood
             for _ in range(12 if nu == NU[0] else 5):
-                s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
+                s2 = s2 * (nu + 1) / total * (product / (x + nu * s2[:, None])).sum(1)
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
-            fit = (count * np.log1p(x / (nu * s2[:, None]))).sum(1)
+            fit = (count * np.log(x + nu * s2[:, None])).sum(1) - total * np.log(nu * s2)
             log = total * (constant - 0.5 * np.log(s2)) - (nu + 1) / 2 * fit
             log -= TAIL_PRIOR * np.log1p(10 / nu)
         found = np.where(log > best, nu, found)
