@@ -22,7 +22,6 @@ from condokit.cli.outputs import (
     as_option,
     check_outputs,
     features_of,
-    few_hidden,
     holds_statistics,
     load_map,
     show_result,
@@ -113,7 +112,7 @@ def check(as_json: bool, batch_label: str | None, fail_on: str | None, **data: A
 
     taken = ("warn_overlap", "min_overlap", "bridge", "groups")  # the last two name samples
     how = {name: data[name] for name in taken} | {"batch": data["batch"] or data["more"] or None}
-    found = few_hidden(assess(read_data(**data), reference=data["reference_label"], **how))
+    found = assess(read_data(**data), reference=data["reference_label"], **how)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
@@ -133,7 +132,7 @@ def _check_rows(
     reading = {name: data[name] for name in (*shared.READING, *shared.SHEET)}
     found = apply_to_file(rule, data["more"][0], None, **reading)
     show_result(found.to_dict() if as_json else repr(found))
-    refuse_if_not_met(found, fail_on)
+    refuse_if_not_met(found, fail_on, with_reasons=False)  # these were just printed
     if found.verdict == "stop":
         raise SystemExit(3)
 
@@ -385,7 +384,7 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         known = plain(affine.provenance_) if as_json else affine.report_
-        show_result(few_hidden(known) if as_json else str(few_hidden(known)))
+        show_result(known if as_json else str(known))
         return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
     facts = {

@@ -77,7 +77,7 @@ domain = _together(
 )
 bridge = column("--bridge", help="Sample names; the same name in two batches is the same sample.")
 batches = _together(
-    column("--batch", help="With one table of many batches: the batch of each row."),
+    column("--batch", help="With many batches in one table or several: the batch of each row."),
     several(
         "--labels",
         metavar="NAME,...",
@@ -168,7 +168,7 @@ adding = _together(
         metavar="LABEL",
         help="The batch of each --known table, in the same order; by default the file names.",
     ),
-    column("--batch", help="In place of --known: the batch of each row, if NEW has all rows."),
+    column("--batch", help="The column with the batch of each row, in place of labels of tables."),
     confounders,
     bridge,
     about_rows,

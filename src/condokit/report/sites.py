@@ -103,7 +103,7 @@ def _batches(
             "added": name in later,
             "path": path,
             "overlap": None if known is None else known.overlap,
-            "bridges": None if known is None else hidden_counts(np.array([known.bridges]))[0],
+            "bridges": None if known is None else known.bridges,
             "agreement": None if one is None or one.agreement is None else one.agreement.sentence,
             **pieces.judgement(one),
             **{key: value for key, value in judged.get(name, {}).items() if key in _JUDGED},

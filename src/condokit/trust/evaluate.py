@@ -13,7 +13,7 @@ from condokit.checks import Array, Missing, check_integer, check_seed, listing, 
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
 from condokit.data.arrays import computing, ones_for_zeros, sides
-from condokit.data.disclosure import hidden_counts
+from condokit.data.disclosure import hidden_counts, size_of
 from condokit.data.records import Finding, Sheet, gravest_first, plain
 from condokit.data.study import Study, cell_names
 from condokit.maps.base import Map
@@ -346,7 +346,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
             site.known_from,
             site.error,
             [*site.doubts()],
-            by_bridges=not study.confounders and site.facts.bridges > 0,
+            by_bridges=not study.confounders and size_of(site.facts.bridges)[0] > 0,
             is_site=True,
             agreement=site.agreement,
             names=study.tables[0].labels,
