@@ -51,7 +51,7 @@ Examples:
 \b
 Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible, 4 the condition of --require or
 --fail-on is not met, and nothing was written.
-Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
+Completion: eval "$(_CONDOKIT_COMPLETE=bash_source condokit)" in ~/.bashrc (also zsh, fish).
 """
 
 
@@ -492,19 +492,6 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
             cli.main(arguments, standalone_mode=False)
     if as_json:
         show_result({"written": paths})
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@shared.json
-def completion(shell: str, as_json: bool) -> None:
-    """Print the script that completes commands and options in a shell."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    script = kind(cli, {}, "condokit", "_CONDOKIT_COMPLETE").source()
-    show_result({"shell": shell, "script": script} if as_json else script)
 
 
 def main(arguments: list[str] | None = None) -> None:
