@@ -122,8 +122,8 @@ def adapt(
         facts["verdict"] = found.verdict  # labels may have slashes, which keys of files may not
         for name in ("verdict", "doubts"):
             by_label = dict(zip(found.batches["batch"], found.batches[name]))
-            told = (by_label.get(label, "") for label in adapter.report_.batches)
-            facts["batches"][name] = _texts(told)
+            values = (by_label.get(label, "") for label in adapter.report_.batches)
+            facts["batches"][name] = _texts(values)
     content = io.BytesIO()
     adapter.save(content)
     adata.uns[result] = facts | {"maps": content.getvalue().decode()}

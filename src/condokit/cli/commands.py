@@ -207,8 +207,8 @@ def fit(
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     judged = ("", "") if options["quiet"] else fitted.verdict()
-    told = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
-    answer(as_json, facts | told, judged[1])
+    verdict = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
+    answer(as_json, facts | verdict, judged[1])
 
 
 @cli.command()

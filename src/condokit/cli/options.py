@@ -84,7 +84,7 @@ batches = _together(
         help="With one table per batch: the labels of the batches; by default the file names.",
     ),
     bridge,
-    flag("--keep-unreachable", help="Leave batches as they are that cannot be compared."),
+    flag("--keep-unreachable", help="Leave batches that cannot be compared as they are."),
 )
 batch_label = option(
     "--batch-label", metavar="LABEL", help="With maps of many batches: the batch of all rows."
@@ -98,8 +98,8 @@ fail_on = option(
 require = option(
     "--require",
     type=click.Choice(["better", "not worse", "within limits"]),
-    help="Write nothing and exit with code 4 unless the verdict is this one, or at least 'not "
-    "worse', or unless the error of every feature with a --tolerance is within limits.",
+    help="Write nothing and exit with code 4 unless the verdict is 'better', or is not 'worse', or "
+    "every feature with a --tolerance is within its limit.",
 )
 limits = _together(
     several(

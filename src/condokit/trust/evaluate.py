@@ -506,7 +506,7 @@ def _findings(
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         where = f" in {listing(hit)}" if hit else ""
-        told = f"domain told with an area under the curve of {after.told_apart:.2f})."
+        told = f"the area under the curve of telling domains apart is {after.told_apart:.2f})."
         text = f"{change}, and what is left{where} is more than chance ({after.told('.3g')}; "
         yield Finding("care", f"{text}{told}", _UNEXPLAINED)
 
