@@ -587,8 +587,7 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     """
     names = agreement.features["feature"]
     feature = _one_of(names, feature)
-    j = names.index(feature)
-    figure, (axis,) = _figure(5, 3.2)
+    j, (figure, (axis,)) = names.index(feature), _figure(5, 3.2)
     axis.scatter(agreement.mean[:, j], agreement.difference[:, j], s=14, color=AFTER, alpha=0.7)
     axis.axhline(0, color=REFERENCE, lw=1)
     for key, style in (("bias", "-"), ("lower", "--"), ("upper", "--")):
@@ -596,8 +595,8 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         axis.axhline(value, color=BEFORE, ls=style, lw=1)
         where = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
         axis.annotate(f"{key}\n{value:.3g}".replace("-", "\N{MINUS SIGN}"), (1.01, value), **where)
-    title, below = f"{_literal(feature)}: {agreement.n_pairs} pairs", "mean of both values"
-    axis.set(title=title, xlabel=below, ylabel="mapped minus reference")
+    title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
+    axis.set(title=title, xlabel="mean of both values", ylabel="mapped minus reference")
     agreements = [
         f"{name.upper()} {agreement.features[f'{name}_before'][j]:.2f} before, "
         f"{agreement.features[f'{name}_after'][j]:.2f} after"
@@ -605,9 +604,8 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         if agreement.features[f"{name}_after"][j] is not None
     ]
     left = " Each pair was left out of the fit in turn." * (agreement.mapped_by == "left out")
-    _note(
-        figure, f"{'; '.join(agreements)}.{left}{_left(len(names) - 1, 'features', ' Not shown: ')}"
-    )
+    more = _left(len(names) - 1, "features", " Not shown: ")
+    _note(figure, f"{'; '.join(agreements)}.{left}{more}")
     return figure
 
 
@@ -631,8 +629,8 @@ def _figure(
 def _panels(n: int, most: int, wide: float, high: float, **options: Any) -> tuple[Any, Any]:
     """Return a figure of n panels of a size, with some of them side by side."""
     across = min(n, most)
-    rows = -(-n // across)
-    figure, axes = _figure(across * wide + 1, rows * high, across, rows=rows, **options)
+    options["rows"] = -(-n // across)
+    figure, axes = _figure(across * wide + 1, options["rows"] * high, across, **options)
     for axis in axes[n:]:
         axis.set_visible(False)
     return figure, axes
