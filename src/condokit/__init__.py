@@ -75,9 +75,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"condokit.{name}")
     if name in _HOME:
         return getattr(import_module(f"condokit.{_HOME[name]}"), name)
-    from condokit.checks import no_attribute
-
-    raise no_attribute("condokit", name)
+    raise AttributeError(f"module 'condokit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -122,8 +122,8 @@ def adapt(
         facts["verdict"] = found.verdict  # labels may have slashes, which keys of files may not
         for name in ("verdict", "doubts"):
             by_label = dict(zip(found.batches["batch"], found.batches[name]))
-            told = (by_label.get(label, "") for label in adapter.report_.batches)
-            facts["batches"][name] = _texts(told)
+            values = (by_label.get(label, "") for label in adapter.report_.batches)
+            facts["batches"][name] = _texts(values)
     content = io.BytesIO()
     adapter.save(content)
     adata.uns[result] = facts | {"maps": content.getvalue().decode()}
@@ -260,7 +260,9 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
     said = {note.sentence.code: note.sentence.fields for note in notes}
     report, negative = adapter.report_, said.get("negative-values", {})
     facts, n_alone = list(report.batches.values()), n_variables - len(adapter.feature_names_in_)
-    rows = np.array([0.0 if isinstance(one.rows, str) else one.rows for one in facts])
+    # weights of the mean error: rows of batches that are mapped
+    is_mapped = [len(one.path) > 1 and not isinstance(one.rows, str) for one in facts]
+    rows = np.array([one.rows if mapped else 0.0 for one, mapped in zip(facts, is_mapped)])
     errors = {name: np.array([getattr(one, name) for one in facts]) for name in ERRORS}
     texts = [f"{note.category}: {note.sentence}" for note in notes]
     return {

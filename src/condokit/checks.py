@@ -31,13 +31,13 @@ Missing = Literal["raise", "drop", "impute"]
 LARGEST, SMALLEST = 1e50, 1e-50
 LEAST_WEIGHT = 1e-12  # rows with a smaller weight count as excluded
 # classes that were removed: the argument that named them, and what to use instead
-_REMOVED = {
-    "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
-    "Jeffreys": ("divergence='jeffreys'", "{@divergence='reverse-kl'} or 'forward-kl'"),
-    "Procrustes": ("divergence='procrustes'", "{@divergence='mmd'} or 'energy'"),
-    "SlicedWasserstein": ("divergence='sliced-wasserstein'", "{@divergence='mmd'} or 'energy'"),
-    "StochasticMMD": ("divergence='mmd-paper'", "{@divergence='mmd'}"),
-    "UniformPrior": ("prior='uniform'", "{@prior='product'} or 'overlap'"),
+_REMOVED = {  # settings of 0.1, and what to use instead
+    "map='blocks'": "{@map='affine'}, one group of {@`features`} at a time",
+    "divergence='jeffreys'": "{@divergence='reverse-kl'} or 'forward-kl'",
+    "divergence='procrustes'": "{@divergence='mmd'} or 'energy'",
+    "divergence='sliced-wasserstein'": "{@divergence='mmd'} or 'energy'",
+    "divergence='mmd-paper'": "{@divergence='mmd'}",
+    "prior='uniform'": "{@prior='product'} or 'overlap'",
 }
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
@@ -320,23 +320,13 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
         return value
     if isinstance(value, str) and value in named:
         return named[value]()
-    for setting, instead in _REMOVED.values():
-        if isinstance(value, str) and setting == f"{argument}='{value}'":
-            raise refusal(f"{{@{setting}}} was removed in 1.0. Use {instead}.")
+    if (setting := f"{argument}={value!r}") in _REMOVED:
+        raise refusal(f"{{@{setting}}} was removed in 1.0. Use {_REMOVED[setting]}.")
     names = ", ".join(repr(name) for name in named)
     raise ValueError(
         f"'{argument}' must be one of {names} or an instance of {base.__name__}. "
         f"Got {value!r} instead.{did_you_mean(value, named)}"
     )
-
-
-def no_attribute(module: str, name: str) -> Exception:
-    """Return the error for a name that a module lacks; it says what replaces a removed one."""
-    if name not in _REMOVED:
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
-    instead = said(f"{name} was removed from condokit in 1.0. Use {_REMOVED[name][1]}.")
-    # the text of an AttributeError would be lost in `from condokit import ...`
-    return ImportError(instead, name=name)
 
 
 def unknown_columns(

@@ -83,11 +83,11 @@ def _figure_of(draw: _Draws) -> _Draws:
         with pyplot().rc_context(_STYLE):
             return draw(*given, **named)
 
-    told, example = cleandoc(draw.__doc__ or "").split("Examples\n--------\n")
-    if "Parameters\n" not in told:
-        told += f"Parameters\n----------\n{_FIRST[next(iter(signature(draw).parameters))]}\n\n"
+    text, example = cleandoc(draw.__doc__ or "").split("Examples\n--------\n")
+    if "Parameters\n" not in text:
+        text += f"Parameters\n----------\n{_FIRST[next(iter(signature(draw).parameters))]}\n\n"
     example = example if "import numpy" in example else _EXAMPLE + example
-    drawn.__doc__ = f"{told}{_RETURNS}Examples\n--------\n{example}"
+    drawn.__doc__ = f"{text}{_RETURNS}Examples\n--------\n{example}"
     return drawn  # type: ignore[return-value]
 
 
@@ -142,8 +142,8 @@ def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str
 def _of_site(figure: Any, name: str) -> Any:
     """Say which site a figure is of."""
     if name:
-        told = figure.get_suptitle()
-        figure.suptitle(f"{_literal(name)}{': ' if told else ''}{told}", x=0.01, ha="left")
+        title = figure.get_suptitle()
+        figure.suptitle(f"{_literal(name)}{': ' if title else ''}{title}", x=0.01, ha="left")
         for text in (text for legend in figure.legends for text in legend.get_texts()):
             text.set_text(_OF_SITE.get(text.get_text(), text.get_text()))
     return figure
@@ -272,7 +272,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
         axis.set(title=key, xlabel=below)
     _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
-        text = f"{len(rows)} of {len(names)} features, those of the largest and smallest scales"
+        text = f"{len(rows)} of {len(names)} features, those with the largest and smallest scales"
         figure.suptitle(text, x=0.01, ha="left")
     return figure
 
@@ -343,8 +343,8 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
                 axis.plot(grid, curves[key], color=colour, ls=style, label=label)
         if any(curve is None for curve in curves.values()):
             axis.set_xlabel("too few rows to show all")
-    told = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
-    figure.legend([*told.values()], [*told], loc="outside lower center", ncols=3)
+    handles = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
+    figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
     figure.suptitle(_literal(feature), x=0.01, ha="left")
     return figure
 
@@ -587,8 +587,7 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     """
     names = agreement.features["feature"]
     feature = _one_of(names, feature)
-    j = names.index(feature)
-    figure, (axis,) = _figure(5, 3.2)
+    j, (figure, (axis,)) = names.index(feature), _figure(5, 3.2)
     axis.scatter(agreement.mean[:, j], agreement.difference[:, j], s=14, color=AFTER, alpha=0.7)
     axis.axhline(0, color=REFERENCE, lw=1)
     for key, style in (("bias", "-"), ("lower", "--"), ("upper", "--")):
@@ -596,16 +595,17 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         axis.axhline(value, color=BEFORE, ls=style, lw=1)
         where = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
         axis.annotate(f"{key}\n{value:.3g}".replace("-", "\N{MINUS SIGN}"), (1.01, value), **where)
-    title, below = f"{_literal(feature)}: {agreement.n_pairs} pairs", "mean of both values"
-    axis.set(title=title, xlabel=below, ylabel="mapped minus reference")
-    told = [
+    title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
+    axis.set(title=title, xlabel="mean of both values", ylabel="mapped minus reference")
+    agreements = [
         f"{name.upper()} {agreement.features[f'{name}_before'][j]:.2f} before, "
         f"{agreement.features[f'{name}_after'][j]:.2f} after"
         for name in ("icc", "ccc")
         if agreement.features[f"{name}_after"][j] is not None
     ]
     left = " Each pair was left out of the fit in turn." * (agreement.mapped_by == "left out")
-    _note(figure, f"{'; '.join(told)}.{left}{_left(len(names) - 1, 'features', ' Not shown: ')}")
+    more = _left(len(names) - 1, "features", " Not shown: ")
+    _note(figure, f"{'; '.join(agreements)}.{left}{more}")
     return figure
 
 
@@ -629,8 +629,8 @@ def _figure(
 def _panels(n: int, most: int, wide: float, high: float, **options: Any) -> tuple[Any, Any]:
     """Return a figure of n panels of a size, with some of them side by side."""
     across = min(n, most)
-    rows = -(-n // across)
-    figure, axes = _figure(across * wide + 1, rows * high, across, rows=rows, **options)
+    options["rows"] = -(-n // across)
+    figure, axes = _figure(across * wide + 1, options["rows"] * high, across, **options)
     for axis in axes[n:]:
         axis.set_visible(False)
     return figure, axes

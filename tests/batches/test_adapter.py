@@ -17,6 +17,7 @@ from condokit import (
     MapFileError,
     NoOverlapError,
     Statistics,
+    assess,
     bootstrap,
     load_map,
 )
@@ -177,6 +178,12 @@ def test_features_that_bridges_do_not_tell_are_named():
             BatchAdapter(reference="A").fit(given, batch=batch, bridge=sample)
         rest = BatchAdapter(reference="A").fit(given[:, [0, 2]], batch=batch, bridge=sample)
         assert np.isfinite(rest.maps_["B"].scale).all()
+        assert assess(given, batch=batch, bridge=sample, reference="A").verdict == "not possible"
+        assert assess(given[:, [0, 2]], batch=batch, bridge=sample, reference="A").verdict == "go"
+    two = [name if name in sample[:2] else None for name in sample]  # and no value is missing
+    with pytest.raises(ValueError, match="A shift alone needs 2: map='shift'"):
+        BatchAdapter(reference="A").fit(X, batch=batch, bridge=two)
+    assert assess(X, batch=batch, bridge=two, reference="A").verdict == "not possible"
     shift = BatchAdapter(ConDoAdapter("shift"), reference="A")  # has no scale to learn
     assert np.isfinite(shift.fit(few, batch=batch, bridge=sample).maps_["B"].offset).all()
 

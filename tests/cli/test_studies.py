@@ -86,7 +86,7 @@ def test_a_column_that_is_text_in_one_table_is_no_feature(made, capsys):
     ("arguments", "message"),
     [
         (["A.csv", "B.csv", "--reference", "C.csv"], "a table for each batch"),
-        (["A.csv", "B.csv", "--batch", "site"], "a table for each batch"),
+        (["A.csv", "B.csv", "--batch", "site"], "has no column 'site'"),
         (["A.csv", "B.csv", "--labels", "x"], "as many different labels"),
         (["A.csv", "./A.csv"], "different labels"),
         (["A.csv", "B.csv"], "--reference-label must name"),
@@ -96,6 +96,7 @@ def test_a_column_that_is_text_in_one_table_is_no_feature(made, capsys):
             "--labels can only be used with several",
         ),
         (["-", "-", *STUDY], "Standard input"),
+        (["B.csv", "--reference", "A.csv", "-f", "f0", "f1"], "Quote patterns, so that the shell"),
     ],
 )
 def test_tables_that_are_no_study(made, capsys, arguments, message):
@@ -125,6 +126,11 @@ def test_a_batch_that_comes_later(made, capsys):
     one = ["add", "maps.json", "AD.csv", "--batch", "site", "-c", "group", "-q", "-o", "m4.json"]
     assert run(capsys, *one)[0] == 0
     assert BatchAdapter.load("m4.json").maps_ == found.maps_
+    part(made, "A").to_csv("A_with_site.csv", index=False)  # several tables with a column of labels
+    part(made, "D").to_csv("D_with_site.csv", index=False)
+    two = ["add", "maps.json", "D_with_site.csv", "--known", "A_with_site.csv", "--batch", "site"]
+    assert run(capsys, *two, "-c", "group", "-q", "-o", "m5.json")[0] == 0
+    assert BatchAdapter.load("m5.json").maps_ == found.maps_
 
 
 def test_a_batch_that_comes_later_is_fitted_as_the_others_were(made, capsys):
@@ -161,7 +167,7 @@ def test_a_table_of_several_batches_is_not_taken_for_one(made, capsys):
     add = ["add", "of_one.json", "D.csv", "--label", "D", "--known", "ABC.csv", "-c", "group"]
     code, _, err = run(capsys, *add, "--known-label", "A", "-o", "m.json")
     assert code == 2
-    assert "ABC.csv has rows of 'A', 'B', 'C' in its column 'site', not of 'A' alone" in err
+    assert "ABC.csv has rows of 'A', 'B', 'C' in its column 'site', not of 'A' alone: give" in err
 
 
 def test_one_map_cannot_be_added_to(made, capsys):

@@ -130,7 +130,7 @@ def test_what_needs_rows_takes_the_sample_and_says_so():
     X = pl.from_pandas(frame).lazy()
     roles = {**ROLES, "features": FEATURES}
     for settings in ({"map": "monotone"}, {"divergence": "energy"}, {"controls": ["x0"]}):
-        with pytest.warns(UserWarning, match="not found from sums over all rows, but from a sampl"):
+        with pytest.warns(UserWarning, match="need rows, not sums over rows: a sampl"):
             found = ConDoAdapter(**settings).fit(X, **roles)
         assert np.isfinite(found.transform(frame[FEATURES]).to_numpy()).all()
     assert repr(assess(X, **roles)) == repr(assess(frame, **roles))

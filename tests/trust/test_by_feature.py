@@ -136,6 +136,6 @@ def test_with_imprecision_the_total_error_is_limited():
     # 0.35 is left for the systematic error of the second, and nothing for that of the third
     expected = "yes" if alone["upper"][1] <= 0.35 else "cannot tell"
     assert total["within"][1:] == [expected, "no"]
-    assert total["told"][2] == "imprecision alone is 1.65"
+    assert total["in_words"][2] == "imprecision alone is 1.65"
     with pytest.raises(ValueError, match="'column 2', for which there is no 'tolerance'"):
         evaluate(adapter, X, **roles, tolerance={"column 0": 1.0}, imprecision={"column 2": 1.0})

@@ -72,10 +72,9 @@ class Plan:
 def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any) -> Plan:
     """Choose n samples, or n new subjects, one after another; `columns` may name samples."""
     check_integer("n", n, 1)
-    scales = float(
-        (graph.size / graph.size.sum()) @ (0.5 / graph.size + 0.5 / graph.size[reference])
-    )
-    weights = graph.size / graph.size.sum()
+    weights = np.where(np.arange(len(graph.size)) == reference, 0.0, graph.size)
+    weights = weights / weights.sum()  # of values that are mapped; those of the reference stay
+    scales = float(weights @ (0.5 / graph.size + 0.5 / graph.size[reference]))
 
     def error(L: Array) -> float:
         return float(np.sqrt(weights @ np.diag(covariance(L, reference)) + scales))

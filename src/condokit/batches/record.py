@@ -29,7 +29,7 @@ class BatchFacts:
     rows: Any  #: Number of rows; hidden if they are few.
     path: list[Any]  #: Labels from the batch to the reference.
     overlap: float  #: Overlap of confounders with the next batch on the path.
-    bridges: int  #: Bridge samples in common with the next batch on the path.
+    bridges: Any  #: Bridge samples in common with the next batch on it; hidden if they are few.
     error_before: float  #: Expected systematic error of a value, in sd of the reference.
     error_after: float  #: The same after the map.
 
@@ -51,7 +51,7 @@ class BatchReport:
         ]
         for label, one in self.batches.items():
             name = str(label) if len(str(label)) < 16 else f"{str(label)[:14]}…"
-            line = f"{name:<16}{one.rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
+            line = f"{name:<16}{one.rows!s:>7}{one.overlap:>9.2f}{one.bridges!s:>9}"
             line += f"{one.error_before:>8.2f}{one.error_after:>8.2f}  "
             lines.append(line + " > ".join(map(str, one.path)))
         lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
@@ -108,7 +108,7 @@ def facts_of(
         if path[1:]:
             # rounded here, so that the record, the file and the page show the same number
             overlap = round(graph.overlap(b, path[1]), 3)
-            with_next = overlap, int(graph.bridges[b, path[1]])
+            with_next = overlap, hidden_counts(graph.bridges[[b], path[1]])[0]
         rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
         errors = expected.get(b, (float("nan"), float("nan")))
         known = BatchFacts(rows, names, *with_next, *errors)

@@ -182,12 +182,12 @@ def apply_to_file(
     return found
 
 
-def refuse_if_not_met(found: Check, fail_on: str | None) -> None:
+def refuse_if_not_met(found: Check, fail_on: str | None, with_reasons: bool = True) -> None:
     """Refuse to go on if rows differ as much as they must not."""
     if fail_on is not None and VERDICTS.index(found.verdict) <= VERDICTS.index(fail_on):
-        reasons = " ".join(str(finding) for finding in found.findings if finding.level != "note")
-        text = f"--fail-on {fail_on}: the rows are not as the map was fitted ({found.verdict})."
-        raise NotMet(f"{text} {reasons}".rstrip())
+        text = f"--fail-on {fail_on}: the verdict on the rows is {found.verdict!r}."
+        reasons = [str(finding) for finding in found.findings if finding.level != "note"]
+        raise NotMet(" ".join([text, *reasons] if with_reasons else [text]))
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from condokit.cli.outputs import (
     as_option,
     check_outputs,
     features_of,
-    few_hidden,
     holds_statistics,
     load_map,
     show_result,
@@ -52,7 +51,7 @@ Examples:
 \b
 Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible, 4 the condition of --require or
 --fail-on is not met, and nothing was written.
-Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
+Completion: eval "$(_CONDOKIT_COMPLETE=bash_source condokit)" in ~/.bashrc (also zsh, fish).
 """
 
 
@@ -113,7 +112,7 @@ def check(as_json: bool, batch_label: str | None, fail_on: str | None, **data: A
 
     taken = ("warn_overlap", "min_overlap", "bridge", "groups")  # the last two name samples
     how = {name: data[name] for name in taken} | {"batch": data["batch"] or data["more"] or None}
-    found = few_hidden(assess(read_data(**data), reference=data["reference_label"], **how))
+    found = assess(read_data(**data), reference=data["reference_label"], **how)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
@@ -133,7 +132,7 @@ def _check_rows(
     reading = {name: data[name] for name in (*shared.READING, *shared.SHEET)}
     found = apply_to_file(rule, data["more"][0], None, **reading)
     show_result(found.to_dict() if as_json else repr(found))
-    refuse_if_not_met(found, fail_on)
+    refuse_if_not_met(found, fail_on, with_reasons=False)  # these were just printed
     if found.verdict == "stop":
         raise SystemExit(3)
 
@@ -208,8 +207,8 @@ def fit(
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     judged = ("", "") if options["quiet"] else fitted.verdict()
-    told = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
-    answer(as_json, facts | told, judged[1])
+    verdict = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
+    answer(as_json, facts | verdict, judged[1])
 
 
 @cli.command()
@@ -385,7 +384,7 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         known = plain(affine.provenance_) if as_json else affine.report_
-        show_result(few_hidden(known) if as_json else str(few_hidden(known)))
+        show_result(known if as_json else str(known))
         return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
     facts = {
@@ -493,19 +492,6 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
             cli.main(arguments, standalone_mode=False)
     if as_json:
         show_result({"written": paths})
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@shared.json
-def completion(shell: str, as_json: bool) -> None:
-    """Print the script that completes commands and options in a shell."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    script = kind(cli, {}, "condokit", "_CONDOKIT_COMPLETE").source()
-    show_result({"shell": shell, "script": script} if as_json else script)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
-from condokit.cli.outputs import NotMet, features_of, few_hidden, tell_warnings
+from condokit.cli.outputs import NotMet, features_of, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
 from condokit.cli.tables import (
     IN_MEMORY,
@@ -185,16 +185,19 @@ class FitCommand:
 
     def check_required(self, wanted: str | None) -> None:
         """Refuse a map whose verdict is not the one that is asked for."""
+        reasons, is_met = self.verdict()[1] if wanted else "", True
         if wanted == "within limits":
             if not self.limits:
                 raise UsageError("--require 'within limits' needs --tolerance.")
-            within = {*self.judged[1].tolerances.columns.get("within", ["cannot tell"])}
-            is_met = within == {"yes"}
-        else:
-            is_met = wanted is None or self.verdict()[0] in _ENOUGH[wanted]
+            rows = self.judged[1].tolerances.rows() if self.judged[1] else ()
+            within = {row["feature"]: row["within"] for row in rows}
+            missed = listing([name for name, word in within.items() if word != "yes"])
+            is_met = bool(within) and not missed
+            reasons = f"Not known to be within limits: {missed}. {reasons}" if missed else reasons
+        elif wanted is not None:
+            is_met = self.verdict()[0] in _ENOUGH[wanted]
         if not is_met:
-            text = f"--require {shlex.quote(str(wanted))}: nothing is written. {self.verdict()[1]}"
-            raise NotMet(text)
+            raise NotMet(f"--require {shlex.quote(str(wanted))}: nothing is written. {reasons}")
 
     def pages(
         self, record: dict[str, Any], report: str | None, table: str | None
@@ -216,7 +219,7 @@ class FitCommand:
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
         if self.is_study:
-            known = few_hidden(plain(dict(self.adapter.provenance_)))
+            known = plain(dict(self.adapter.provenance_))
             return {"features": self.domains.tables[0].labels, **known, "warnings": self.warnings}
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
         is_query, counts = self.domains.is_query, self.domains.kept() * self.domains.rows_behind
@@ -237,7 +240,7 @@ class FitCommand:
     def summary(self) -> str:
         """Return what was fitted, in a sentence."""
         if self.is_study:
-            return str(few_hidden(self.adapter.report_))
+            return str(self.adapter.report_)
         affine, facts = self.adapter.map_, self.adapter.report_
         n_rows = {k: n if isinstance(n, str) else f"{n:,.0f}" for k, n in self.rows().items()}
         is_chosen = "chosen_map" in facts
@@ -295,20 +298,20 @@ class Added(FitCommand):
         if getattr(maps, "kinds", None) != ("batches",) or names is None:
             raise UsageError("add needs a map file of many batches with names of features.")
         given = tuple(options["known_label"])
-        if (options["batch"] is None) != bool(options["more"]):
+        if options["batch"] is None and not options["more"]:
             raise UsageError("Give tables of batches that have a map with --known, or --batch.")
         if options["batch"] is not None and (given or options["label"]):
             raise UsageError("--label and --known-label do not go with --batch.")
         labels: tuple[str, ...] = ()
-        if options["more"]:
+        if options["batch"] is None:
             others = given or file_labels(options["more"], {"labels": ()})
             own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
             labels = (own, *others)
+            self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
             known = [str(label) for label in maps.maps_]
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
                 raise UsageError(text)
-            self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
         return {"labels": labels, "features": tuple(names), "reliability": ()}
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
@@ -319,8 +322,7 @@ class Added(FitCommand):
                 found = dict.fromkeys(map(str, source.labels()))
                 if [*found] != [label]:
                     text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
-                    advice = f"put all rows into one table and give --batch {self.column}"
-                    raise UsageError(f"{text}, not of {label!r} alone: {advice}.")
+                    raise UsageError(f"{text}, not of {label!r} alone: give --batch {self.column}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""

@@ -77,14 +77,14 @@ domain = _together(
 )
 bridge = column("--bridge", help="Sample names; the same name in two batches is the same sample.")
 batches = _together(
-    column("--batch", help="With one table of many batches: the batch of each row."),
+    column("--batch", help="With many batches in one table or several: the batch of each row."),
     several(
         "--labels",
         metavar="NAME,...",
         help="With one table per batch: the labels of the batches; by default the file names.",
     ),
     bridge,
-    flag("--keep-unreachable", help="Leave batches as they are that cannot be compared."),
+    flag("--keep-unreachable", help="Leave batches that cannot be compared as they are."),
 )
 batch_label = option(
     "--batch-label", metavar="LABEL", help="With maps of many batches: the batch of all rows."
@@ -98,8 +98,8 @@ fail_on = option(
 require = option(
     "--require",
     type=click.Choice(["better", "not worse", "within limits"]),
-    help="Write nothing and exit with code 4 unless the verdict is this one, or at least 'not "
-    "worse', or unless the error of every feature with a --tolerance is within limits.",
+    help="Write nothing and exit with code 4 unless the verdict is 'better', or is not 'worse', or "
+    "every feature with a --tolerance is within its limit.",
 )
 limits = _together(
     several(
@@ -168,7 +168,7 @@ adding = _together(
         metavar="LABEL",
         help="The batch of each --known table, in the same order; by default the file names.",
     ),
-    column("--batch", help="In place of --known: the batch of each row, if NEW has all rows."),
+    column("--batch", help="The column with the batch of each row, in place of labels of tables."),
     confounders,
     bridge,
     about_rows,

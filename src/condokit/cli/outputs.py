@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import click
@@ -55,23 +54,6 @@ def tell(text: str, matters: bool = True) -> None:
     context = click.get_current_context(silent=True)
     if matters or context is None or not context.params.get("quiet"):
         click.echo(text, err=True)
-
-
-def few_hidden(known: Any, key: str = "") -> Any:
-    """Return facts or a record in which small numbers of bridges are hidden, as those of rows."""
-    from numpy import asarray
-
-    from condokit.data.disclosure import hidden_counts
-
-    if isinstance(known, dict):
-        return {name: few_hidden(value, name) for name, value in known.items()}
-    if isinstance(known, list):
-        return [few_hidden(value, key) for value in known]
-    if is_dataclass(known) and not isinstance(known, type):
-        inside = {one.name: getattr(known, one.name) for one in fields(known)}
-        return replace(known, **few_hidden(inside))
-    is_count = key == "bridges" and isinstance(known, int | float)
-    return hidden_counts(asarray([float(known)]))[0] if is_count else known
 
 
 def features_of(affine: Any) -> str:

@@ -223,7 +223,7 @@ def read_data(
     if large:
         found = read_two(*_in_blocks(sources, names, roles, reference_label))
     elif many:
-        for source, name in zip(sources, file_labels(paths, options) if more else ()):
+        for source, name in zip(sources, () if batch or not more else file_labels(paths, options)):
             source.side = name
         roles = replace(roles, label=label or _DOMAIN, argument="batch")
         found = read(_stacked([source.table(names) for source in sources]), roles).compared()
@@ -254,7 +254,12 @@ def _check_ways(
 ) -> None:
     """Refuse options that do not say in one way which rows are of which domain."""
     batch, more = options["batch"], options["more"]
-    if [reference, domain, batch, more or None].count(None) != 3:
+    if more and (reference or domain) is not None:
+        text = f"With --reference or --domain NEW is one table. Got {listing([new, *more])}. Quote "
+        text += "patterns, so that the shell does not take them for names of files: -f 's*'. With "
+        text += "a table for each batch, give --reference-label instead."
+        raise UsageError(text)
+    if [reference, domain, batch or more or None].count(None) != 2:
         text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
         text += "many batches, or a table for each batch: A.csv B.csv C.csv --reference-label A."
         raise UsageError(text)
@@ -262,7 +267,7 @@ def _check_ways(
         check_label(domain, reference_label, options["query_label"])
         if options["bridge"] is not None or options["keep_unreachable"]:
             raise UsageError("--bridge and --keep-unreachable need --batch, or a table per batch.")
-    if options["labels"] and not more:
+    if options["labels"] and (batch is not None or not more):
         raise UsageError("--labels can only be used with several tables, one per batch.")
     if [new, reference, *more].count("-") > 1:
         raise UsageError("Standard input can be one of the tables, but not several.")

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, NoOverlapError, check_word, listing, no_attribute
+from condokit.checks import Array, NoOverlapError, check_word, listing
 from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
@@ -304,9 +304,3 @@ def _columns(
             values = [repr(value) for value in values]
         columns[f"{name} (confounder)" if name in counts else name] = values
     return {**columns, **counts}
-
-
-if not TYPE_CHECKING:  # type checkers know the names that there are
-
-    def __getattr__(name: str) -> NoReturn:
-        raise no_attribute(__name__, name)

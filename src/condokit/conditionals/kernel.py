@@ -110,7 +110,7 @@ class KernelSmoother(Conditional):
         return likelihood, square * left_out
 
     def _lines(self, covariates: Covariates) -> Array:
-        """Return the columns in which means are locally linear: none with a kernel of the user."""
+        """Return the columns in which means are locally linear; none if the user gave a kernel."""
         return covariates.Z[:, :0] if self.kernel is not None else covariates.Z
 
     def _kernel(self, left: Covariates, right: Covariates, width: Array) -> Array:

@@ -209,7 +209,7 @@ def warn_of_columns(domains: Study, linked: bool) -> None:
         warn("repeated-subjects", REPEATED, names=listing(names))
     if n := domains.n_mostly_zero:
         text = "{n} of {d} variables are not mapped, because more than 80% of their values in a "
-        text += "batch are zero. {@Name `features`} to map them as well."
+        text += "batch are zero. Name {@`features`} to map them as well."
         warn("mostly-zero", text, UserWarning, n=n, d=domains.tables[0].width)
     if not linked and (names := counts_among(domains)):
         warn("counts", COUNTS, UserWarning, names=listing(names))

@@ -193,7 +193,7 @@ class GroupedProducts:
             yield features, same
 
     def share(self, label: Array) -> None:
-        """Replace each group's products by its share, by rows, of those of its label."""
+        """Divide the products of each label among its groups, in proportion to their rows."""
         for name in np.unique(label):
             mine = np.flatnonzero(label == name)
             part: Array = self.count[mine] / max(float(self.count[mine].sum()), 1e-300)

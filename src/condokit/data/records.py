@@ -181,7 +181,9 @@ class Record:
         for heading, content in self.parts():
             text = str(content)
             if isinstance(content, list):
-                text = "\n".join(f"- {item}" for item in content)
+                # lines that go with the one before are indented already
+                lines = map(str, content)
+                text = "\n".join(x if x.startswith(" ") else f"- {x}" for x in lines)
             if len(content):
                 blocks.append(f"{heading}\n{text}" if heading else text)
         return "\n\n".join(blocks)

@@ -382,7 +382,7 @@ class Study:
 
         Two batches can be compared by a feature if `fewest` bridges have a value of it in both.
         """
-        if self.confounders or not self.n_bridges or self.gaps is None:
+        if self.confounders or not self.n_bridges:
             return
         rows = np.flatnonzero(self.bridge >= 0)
         there = np.zeros((self.n_domains, self.n_bridges, self.n_features), dtype=bool)
@@ -398,8 +398,9 @@ class Study:
             if not reached[:, b].all():
                 text = "Bridges do not determine the map of {names} in the batch {batch!r}: fewer "
                 text += "than {fewest} samples have a value both there and in a batch with a path "
-                text += "to the reference. Name confounders as well, or leave such features out "
-                text += "with {@`features`}."
+                text += "to the reference. Name confounders as well, measure more samples again, "
+                text += "or leave such features out with {@`features`}."
+                text += " A shift alone needs 2: {@map='shift'}." if fewest > 2 else ""
                 names = listing(self.tables[0].names_of(~reached[:, b]))
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 

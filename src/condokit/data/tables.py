@@ -413,7 +413,7 @@ def refuse_duplicates(X: Any, name: str, hint: str = "") -> None:
 
 
 def _variables(data: Any, name: str) -> Any:
-    """Return X of AnnData such that rows can be read: an array, rows that are sparse, or a file."""
+    """Return X of AnnData in a form that can be read by rows: dense, sparse, or in a file."""
     X, twice = data.X, [n for n, times in Counter(data.var_names).items() if times > 1]
     if X is None or twice:
         why = "it has no X; layers go through condokit.anndata.adapt(adata, layer=...)"

@@ -1,8 +1,5 @@
 """What a map makes small: divergences between the domains given the confounders."""
 
-from typing import TYPE_CHECKING, NoReturn
-
-from condokit.checks import no_attribute
 from condokit.divergences.base import Divergence, GaussianDivergence, MomentDivergence
 from condokit.divergences.kl import ForwardKL, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
@@ -22,9 +19,3 @@ DIVERGENCES: dict[str, type[Divergence]] = {
     "mmd": MMD,
     "energy": Energy,
 }
-
-
-if not TYPE_CHECKING:  # type checkers know the names that there are
-
-    def __getattr__(name: str) -> NoReturn:
-        raise no_attribute(__name__, name)

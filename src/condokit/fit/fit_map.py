@@ -193,7 +193,7 @@ def from_sample(domains: Study) -> Study:
     """Return the sample of rows that is held of domains not in memory, and warn of that."""
     if not domains.has_rows:
         raise no_rows()
-    text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
+    text = "Maps of this kind need rows, not sums over rows: a sample of {n} rows is used."
     warn("sample", text, UserWarning, n=len(domains.is_query))
     return with_gaps(domains.sampled())
 

@@ -69,6 +69,9 @@ class FitReport(Mapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.items())
+
 
 @dataclass(frozen=True)
 class Fit:

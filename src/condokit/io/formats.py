@@ -118,7 +118,7 @@ def check_names(path: PathLike, names: Sequence[str], wanted: Sequence[str] = ()
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
     if unknown := [name for name in wanted if name not in known]:
-        hint = f"{did_you_mean(unknown[0], names)} Its columns are {listing(names, 10)}."
+        hint = f"{did_you_mean(unknown[0], names)} Its columns are {listing(names, 10) or 'none'}."
         raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
 
 

@@ -39,7 +39,7 @@ class NoiseModel:
 
     @classmethod
     def of_levels(cls, category: Array, n_categories: int, levels: bool) -> "NoiseModel":
-        """Return the model with variances by level only, or with equal ones without `levels`."""
+        """Return a model whose variances differ between levels, or are equal without `levels`."""
         none = np.zeros((len(category), 0))
         return cls(category, n_categories, levels, none, np.zeros(0))
 

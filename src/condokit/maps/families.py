@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, check_integer, check_word, no_attribute
+from condokit.checks import Array, check_integer, check_word
 from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotations
 
 
@@ -358,9 +358,3 @@ MAPS: dict[str, type[MapFamily]] = {
     "orthogonal": Orthogonal,
     "similarity": Similarity,
 }
-
-
-if not TYPE_CHECKING:  # type checkers know the names that there are
-
-    def __getattr__(name: str) -> NoReturn:
-        raise no_attribute(__name__, name)

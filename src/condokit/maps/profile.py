@@ -148,7 +148,7 @@ class Profile:
     #: How heavy the tails of every feature are: degrees of freedom of a Student t with such tails,
     #: 1 for features with many equal values; None for fewer than 20 rows.
     tails: Array | None = None
-    is_told: bool = False  #: Whether it is from a file, and so as others have it.
+    is_from_file: bool = False  #: Whether its numbers are rounded, as in files.
 
     @classmethod
     def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
@@ -219,13 +219,13 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        told = self if self.is_told else self.rounded()
-        hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
+        rounded = self if self.is_from_file else self.rounded()
+        hidden |= {name: np.where(few, np.nan, getattr(rounded, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
-            for name, values in {**vars(told), **hidden}.items()
+            for name, values in {**vars(rounded), **hidden}.items()
             # files of earlier versions have no tails
-            if name != "is_told" and (name != "tails" or values is not None)
+            if name != "is_from_file" and (name != "tails" or values is not None)
         }
 
     @classmethod
@@ -236,7 +236,7 @@ class Profile:
             for name, values in fields.items()
             if name in _UNKNOWN
         }
-        found = cls(fields["n_rows"], **arrays, is_told=True)
+        found = cls(fields["n_rows"], **arrays, is_from_file=True)
         if found.low is not None and found.high is not None and (found.low > found.high).any():
             raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
         return found
@@ -481,7 +481,7 @@ class Monitor:
         profile, n = self.profile, self.known
         assert profile is not None
         m, sd = profile._n_known(), ones_for_zeros(profile.sd)
-        if profile.is_told:  # moments are rounded, and differences by rounding are not drift
+        if profile.is_from_file:  # moments are rounded, and differences by rounding are not drift
             mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * steps(profile.sd) / sd, 0.0)
             less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
             variance = np.where(variance > 1, less, more)

@@ -20,7 +20,7 @@ _DIGITS = 6  # significant, of what the map is
 _FEW_DIGITS = 4  # of what is said about it
 _EXACT = {"scale", "own", "slope", "offset", "image_of_mean", "mean", "change"}
 _EXACT |= {"grid", "parameters", "curves"}
-# What only one of the two kinds of studies has: a map of which all is told, or many sites.
+# What only one of the two kinds of studies has: one map with all its details, or many sites.
 _OF_ONE_KIND: dict[str, Any] = {
     **dict.fromkeys(("compared", "assessment", "map", "fit", "uncertainty", "joint", "missing")),
     **dict.fromkeys(("n_bridges", "has_errors")),
@@ -41,7 +41,7 @@ def build(
 
     Assessment and evaluation are computed if they are not given; neither exists for a map between
     different features. `command` gets this report again, `inputs` are the SHA-256 of files by name.
-    Two domains that were fitted as such are a study with one map, of which more is told.
+    Two domains that were fitted as such are a study with one map, which has more details.
     """
     assessment, evaluation = judged(adapter, study, assessment, evaluation)
     if isinstance(adapter, BatchAdapter):

@@ -15,7 +15,7 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.monotone import drawn_curves
 from condokit.maps.provenance import setting
 from condokit.report import pieces
-from condokit.report.pieces import LEVEL_OF, capital, told_finding
+from condokit.report.pieces import LEVEL_OF, capital, finding_in_words
 from condokit.trust.assess import Assessment
 from condokit.trust.evaluation import Evaluation
 from condokit.trust.sensitivity import degrees_of_freedom, hidden_bounds, robustness_value
@@ -177,7 +177,7 @@ def _findings(
     found: dict[str, dict[str, str]] = {}  # by text: what is said of the data may be said again
     for about, findings in parts.items():
         for f in findings:
-            one = {"about": about, **told_finding(f)}
+            one = {"about": about, **finding_in_words(f)}
             found.setdefault(one["text"], one)
     return sorted(found.values(), key=lambda finding: LEVELS.index(finding["level"]))
 
@@ -252,8 +252,8 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
     report, plain = adapter.report_, str | bool | int | float | np.number
     facts = {name: len(report[name]) for name in _COUNTED if name in report}
-    told = (name for name in report if name not in ("rows_query", "rows_reference"))  # elsewhere
-    facts |= {name: report[name] for name in told if isinstance(report[name], plain)}
+    others = (name for name in report if name not in ("rows_query", "rows_reference"))  # elsewhere
+    facts |= {name: report[name] for name in others if isinstance(report[name], plain)}
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),

@@ -103,12 +103,12 @@ def _told(confounder: Any, mine: Array, n: int) -> str:
     hidden = hidden_cells(counts, MIN_CELL)
     every = np.bincount(confounder.codes[confounder.codes >= 0], minlength=len(counts))
     largest = np.argsort(-every, kind="stable")[:4]  # of all sites, in one order
-    told = [
+    shown = [
         f"{confounder.levels[k]} {counts[k] / n:.0%}"
         for k in largest
         if counts[k] and not hidden[k]
     ]
-    more = int((counts > 0).sum()) - len(told)
-    if not told and more:
+    more = int((counts > 0).sum()) - len(shown)
+    if not shown and more:
         return "not shown"
-    return ", ".join(told + ([f"{more} more"] if more else []))
+    return ", ".join(shown + ([f"{more} more"] if more else []))

@@ -21,18 +21,18 @@ _MOST_DOUBT = 0.5  # standard error of a share of differences kept
 def judgement(one: Evaluation | None) -> dict[str, Any]:
     """Return what a batch's row and its details say of what its map leaves."""
     names = "verdict", "error_before", "error_after", "sentence", "counted", "leave_alone"
-    told = {name: getattr(one, name, None) for name in names}
+    facts = {name: getattr(one, name, None) for name in names}
     for when in ("before", "after"):
         ends = getattr(one, f"error_{when}_interval", None) or (None, None)
-        told |= {f"{when}_low": ends[0], f"{when}_high": ends[1]}
+        facts |= {f"{when}_low": ends[0], f"{when}_high": ends[1]}
     if one is None:
-        return told | {"doubts": "", "findings": [], "evaluation": None}
+        return facts | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}
     real = [e for share, e in _shares(one) if share is not None]
     if not _is_known(one, real):
         known["versions"].pop("kept", None)
-    findings = [told_finding(f) for f in one.findings]
-    return told | {"doubts": "; ".join(one.doubts), "findings": findings, "evaluation": known}
+    findings = [finding_in_words(f) for f in one.findings]
+    return facts | {"doubts": "; ".join(one.doubts), "findings": findings, "evaluation": known}
 
 
 def of_features(one: Evaluation) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def most_shifted(features: Mapping[str, Any]) -> list[int]:
     return sorted(range(len(p)), key=rank.__getitem__)
 
 
-def told_finding(f: Finding) -> dict[str, str]:
+def finding_in_words(f: Finding) -> dict[str, str]:
     """Return a finding in the words of the reader."""
     return {"level": f.level, "text": capital(f"{f.text}"), "advice": f"{f.advice}"}
 

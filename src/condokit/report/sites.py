@@ -13,7 +13,7 @@ from condokit.data.study import Study
 from condokit.maps.profile import profile
 from condokit.report import pieces
 from condokit.report.pictures import sites_table
-from condokit.report.pieces import LEVEL_OF, capital, told_finding
+from condokit.report.pieces import LEVEL_OF, capital, finding_in_words
 from condokit.trust.assess import BatchAssessment
 from condokit.trust.evaluation import BatchEvaluation, stacked
 
@@ -49,7 +49,7 @@ def of_sites(
         "sites": table,
         "missing": float(np.mean(gaps)) if gaps else None,
         "has_errors": all(adapter.errors_[label] for label in evaluation.evaluations),
-        "findings": [told_finding(f) for f in assessment.findings],
+        "findings": [finding_in_words(f) for f in assessment.findings],
         "warnings": account.get("warnings", ()),
         # without the samples themselves, whose names are nobody's business
         "wanted": [line for line in assessment.wanted if not line.startswith(" ")],
@@ -103,7 +103,7 @@ def _batches(
             "added": name in later,
             "path": path,
             "overlap": None if known is None else known.overlap,
-            "bridges": None if known is None else hidden_counts(np.array([known.bridges]))[0],
+            "bridges": None if known is None else known.bridges,
             "agreement": None if one is None or one.agreement is None else one.agreement.sentence,
             **pieces.judgement(one),
             **{key: value for key, value in judged.get(name, {}).items() if key in _JUDGED},

@@ -156,7 +156,7 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
 
 
 def _learned(scatter: GroupedScatter, n_folds: int) -> tuple[Gaussians, Shares | None]:
-    """Return the Gaussians of all folds; with several folds, regularised, and by which shares."""
+    """Return the Gaussians of all folds, and how much each was regularised (if several folds)."""
     gaussians = gaussians_of(scatter.without(-1, n_folds))
     shares = choose_shares(scatter, n_folds) if n_folds > 1 else None
     return gaussians if shares is None else regularise(gaussians, shares), shares

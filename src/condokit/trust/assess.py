@@ -254,6 +254,10 @@ def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> Batch
         lost += [label] if path is None else []
         far += [label] if path is not None and error > _FAR else []
     findings = []
+    try:
+        study.refuse_unbridged(reference, sorted(paths), 3)  # as a fit of scales and offsets does
+    except ValueError as error:
+        findings.append(Finding("stop", str(error)))
     if lost:
         text = f"no path of batches leads from {listing(lost)} to the reference."
         findings.append(Finding("stop", text, "Measure samples again in two batches."))
@@ -262,8 +266,12 @@ def _assessed_batches(adapter: BatchAdapter, study: Study, *names: Any) -> Batch
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
     findings += _of_subjects(study)
     findings += [Finding("care", str(point.sentence)) for point in batch_weak_points(study)]
-    verdict = "not possible" if lost else "go with care" if findings else "go"
-    edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
+    levels = [finding.level for finding in findings]
+    verdict = "not possible" if "stop" in levels else "go with care" if findings else "go"
+    edges = graph.edges()
+    for edge in edges:
+        edge["batches"] = " - ".join(map(str, edge["batches"]))
+        edge["bridges"] = hidden_counts(np.array([edge["bridges"]]))[0]
     wanted = str(plan).splitlines()[1:]
     return BatchAssessment(
         verdict, findings, why, Sheet.of_rows(rows), Sheet.of_rows(edges), wanted

@@ -167,7 +167,7 @@ def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> 
             more = n_rows * ((ends[2] / room) ** 2 - 1)
             more = float(f"{min(np.ceil(more), _MOST_ADVISED):.2g}")
             word, text = "cannot tell", f"needs about {more:,.0f} more rows"
-        row = {"feature": name, "tolerance": limit, "error_after": ends[0] + random}
-        row |= {"upper": ends[2] + random, "within": word, "more_rows": more, "told": text}
+        row = {"feature": name, "tolerance": limit, "error": ends[0] + random}
+        row |= {"upper": ends[2] + random, "within": word, "more_rows": more, "in_words": text}
         rows.append(row)
     return Sheet.of_rows(rows)

@@ -13,7 +13,7 @@ from condokit.checks import Array, Missing, check_integer, check_seed, listing, 
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
 from condokit.data.arrays import computing, ones_for_zeros, sides
-from condokit.data.disclosure import hidden_counts
+from condokit.data.disclosure import hidden_counts, size_of
 from condokit.data.records import Finding, Sheet, gravest_first, plain
 from condokit.data.study import Study, cell_names
 from condokit.maps.base import Map
@@ -346,7 +346,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
             site.known_from,
             site.error,
             [*site.doubts()],
-            by_bridges=not study.confounders and site.facts.bridges > 0,
+            by_bridges=not study.confounders and size_of(site.facts.bridges)[0] > 0,
             is_site=True,
             agreement=site.agreement,
             names=study.tables[0].labels,
@@ -506,7 +506,7 @@ def _findings(
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         where = f" in {listing(hit)}" if hit else ""
-        told = f"domain told with an area under the curve of {after.told_apart:.2f})."
+        told = f"the area under the curve of telling domains apart is {after.told_apart:.2f})."
         text = f"{change}, and what is left{where} is more than chance ({after.told('.3g')}; "
         yield Finding("care", f"{text}{told}", _UNEXPLAINED)
 

@@ -13,6 +13,7 @@ from condokit.batches.estimate import mean_square, some_rows, unit_of
 from condokit.batches.record import BatchFacts
 from condokit.checks import Array, quietly
 from condokit.compare.weak_points import FEW_SUBJECTS
+from condokit.data.disclosure import size_of
 from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
 from condokit.law.design import Together
@@ -43,7 +44,8 @@ class Site:
 
     def doubts(self) -> Iterator[str]:
         """Yield reasons not to trust the errors that two domains cannot show."""
-        if not self.domains.confounders and 0 < self.facts.bridges < FEW_SUBJECTS:
+        n_bridges, hidden = size_of(self.facts.bridges)
+        if not self.domains.confounders and (hidden or 0 < n_bridges < FEW_SUBJECTS):
             yield f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do"
 
     def error(self, rows: ComparableRows) -> SystematicError | None:

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const PAGE = 20, LISTED = 200, PRINTED = 2000;
+  const PAGE = 20, LISTED = 200, PRINTED = 200;
   const root = document.documentElement;
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
