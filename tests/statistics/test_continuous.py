@@ -124,13 +124,12 @@ def test_heavy_tails_of_many_hospitals_take_a_second_round():
 
 def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
     frame = hospitals(n=1200, n_sites=2)
-    few = frame[frame.hospital == "B"].index[:5]
+    few = frame[frame.hospital == "B"].index[:4]
     frame.loc[few, "sex"] = "X"
     stats = of_parts(frame)
     stats.save(tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
-    columns = len(document["continuous"]["whole"]["mean"][0])
-    assert document["fewest_rows"] == 2 * columns + 2 > 5
+    assert document["fewest_rows"] == 5
     again = Statistics.load(tmp_path / "a.json")
     assert ("B", "X") in stats.cells
     assert ("B", "X") not in again.cells
@@ -256,10 +255,9 @@ def test_bad_input_is_refused_by_name(tmp_path):
     assert stats.n_rows == before
     with pytest.raises(ValueError, match="'age' is continuous"):
         ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
-    with pytest.warns(UserWarning, match="'age' are written for lines with one bend only"):
-        stats.save(tmp_path / "a.json")
+    stats.save(tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
-    document["continuous"]["level"] += 1
+    document["continuous"]["level"] -= 1
     (tmp_path / "a.json").write_text(json.dumps({**document, "sha256": digest(document)}))
     with pytest.raises(FileError, match="do not fit"):
         Statistics.load(tmp_path / "a.json")
