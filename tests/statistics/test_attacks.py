@@ -168,10 +168,10 @@ def test_a_row_far_away_is_one_of_a_group():
     document, _ = written(table, ["age"], ["hb"])
     U, _ = weights_on(table, ["age"])
     assert (U**2).sum(axis=1).max() <= 1 / 8 + 1e-6
-    table.loc[99, "age"] = 70.0  # where exactly it lies changes hardly anything
+    table.loc[99, "age"] = 70.0  # which changes means by less than their errors
     other, _ = written(table, ["age"], ["hb"])
     one, two = (np.array(d["continuous"]["whole"]["mean"][0]) for d in (document, other))
-    assert abs(one - two).max() < 0.5 / 8
+    assert abs(one - two).max() < 0.1
 
 
 def test_sums_over_groups_keep_the_rule_whatever_weights_are():

@@ -126,7 +126,11 @@ class Continuous:
         if confounders were independent, since the sums hold no joint distribution of confounders;
         then they are scaled to the explained variance.
         """
-        _, c, slopes = self.products.roots()
+        c = self.products.roots()[1]
+        columns, n_straight = self.basis.columns(self.basis.n_bent), len(self.basis.columns(0))
+        slopes = np.zeros((len(self.bins), self.basis.n_columns, self.products.n_features))
+        for g in np.flatnonzero(self.products.count):
+            slopes[g, columns] = self.products.smooth(np.array([g]), columns, n_straight)
         n = ones_for_zeros(self.products.count)[:, None]
         second = (c**2).sum(axis=1)
         left = np.maximum(self.products.squares / n - second, 0.0)
