@@ -91,16 +91,6 @@ class RangeBasis:
         return len(self.names) * (1 + self.n_bent) + self.n_pairs
 
     @property
-    def n_products(self) -> int:
-        """The number of linearly independent sums of functions and of products of two functions.
-
-        Products of two of the k functions of one spline (1 and t included) span 4 k - 6
-        dimensions; all other products are independent.
-        """
-        r, one, k = self.n_columns, 1 + self.n_bent, self.n_knots
-        return r * (r + 3) // 2 - len(self.names) * (one * (one + 3) // 2 - (4 * k - 6))
-
-    @property
     def lowest(self) -> int:
         """The lowest level of `columns`: straight lines only."""
         return -1 if self.n_pairs else 0
@@ -116,11 +106,6 @@ class RangeBasis:
         bent = [ends - k for k in range(max(level, 0))]
         straight = np.arange(p + (self.n_pairs if level >= 0 else 0))
         return np.concatenate([straight, *bent]).astype(np.intp)
-
-    def n_sums(self, level: int) -> int:
-        """Return the number of independent sums, see `n_products`, at a level."""
-        r = len(self.columns(level))
-        return min(r * (r + 3) // 2, self.n_products)
 
     def check(self, values: Array) -> None:
         """Refuse values of confounders that are missing or out of their declared range."""

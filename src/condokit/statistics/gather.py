@@ -385,10 +385,11 @@ class Statistics:
         The file follows this rule: no linear combination of its numbers, apart from the means and
         spreads of cells, has more than half of its weight on fewer than `min_cell` rows, or more
         than a fifth on one row. So products with continuous confounders are summed over a domain,
-        for as many functions as the rule allows, and numbers are rounded to about a tenth of their
-        standard error. Warnings name what was not written for this reason; cells in which one row
-        is an outlier or all rows are equal; and earlier files that differ from the new one by a few
-        rows, because the two files together reveal these rows.
+        where necessary as if all rows of a group of neighbours had the same confounders, and
+        numbers are rounded to about a tenth of their standard error. Warnings name what was not
+        written for this reason; cells in which one row is an outlier or all rows are equal; and
+        earlier files that differ from the new one by a few rows, because the two files together
+        reveal these rows.
 
         Parameters
         ----------
@@ -397,7 +398,7 @@ class Statistics:
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) that is written; 3 or
             more. Smaller cells are not written, nor are features in a cell where fewer values are
-            known. With continuous confounders a cell needs a few rows more. With weights, the sum
+            known. With weights, the sum
             of weights must be at least `min_cell` times the largest weight.
         previous : path or list of paths, default=()
             Earlier files of these rows, or of some of them, that others have received. They are

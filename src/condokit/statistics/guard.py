@@ -190,7 +190,9 @@ def squares_left(
         beta = one.smooth(cells, columns, n_straight)
         G = one.scatter[np.ix_(cells, columns, columns)]
         S = one.scatter[np.ix_(cells, columns, np.arange(r, one.scatter.shape[2]))]
-        new[mine] += np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum("rd,grd->gd", beta, S)
+        new[mine] += np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum(
+            "rd,grd->gd", beta, S
+        )
         L, c = (np.array(found["domains"][k][key]) for key in ("root", "slopes"))
         curve = L.T @ beta
         new[mine] += one.count[cells][:, None] * (curve * (2 * c - curve)).sum(axis=0)
