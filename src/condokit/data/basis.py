@@ -91,16 +91,6 @@ class RangeBasis:
         return len(self.names) * (1 + self.n_bent) + self.n_pairs
 
     @property
-    def n_products(self) -> int:
-        """The number of linearly independent sums of functions and of products of two functions.
-
-        Products of two of the k functions of one spline (1 and t included) span 4 k - 6
-        dimensions; all other products are independent.
-        """
-        r, one, k = self.n_columns, 1 + self.n_bent, self.n_knots
-        return r * (r + 3) // 2 - len(self.names) * (one * (one + 3) // 2 - (4 * k - 6))
-
-    @property
     def lowest(self) -> int:
         """The lowest level of `columns`: straight lines only."""
         return -1 if self.n_pairs else 0
@@ -116,11 +106,6 @@ class RangeBasis:
         bent = [ends - k for k in range(max(level, 0))]
         straight = np.arange(p + (self.n_pairs if level >= 0 else 0))
         return np.concatenate([straight, *bent]).astype(np.intp)
-
-    def n_sums(self, level: int) -> int:
-        """Return the number of independent sums, see `n_products`, at a level."""
-        r = len(self.columns(level))
-        return min(r * (r + 3) // 2, self.n_products)
 
     def check(self, values: Array) -> None:
         """Refuse values of confounders that are missing or out of their declared range."""
@@ -143,10 +128,39 @@ class RangeBasis:
     def __call__(self, values: Array) -> Array:
         """Return all functions at rows of confounders; values out of range are refused."""
         self.check(values)
+        T = self.standard(values)
+        return np.hstack([T, self._pairs(T), *(self._cubic.bent(t) for t in T.T)])
+
+    def standard(self, values: Array) -> Array:
+        """Return confounders in units in which a uniform distribution has variance 1."""
         low, high = np.array(self.ranges).T
-        T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))
-        products = [paired(T)] if self.n_pairs else []
-        return np.hstack([T, *products, *(self._cubic.bent(t) for t in T.T)])
+        return np.asarray((values - (low + high) / 2) * (np.sqrt(12.0) / (high - low)))
+
+    def _pairs(self, T: Array) -> Array:
+        """Return the products of every two columns, if they are functions."""
+        return paired(T) if self.n_pairs else T[:, :0]
+
+    @property
+    def n_quadratic(self) -> int:
+        """The number of columns of `quadratic`."""
+        return 2 * len(self.names) + self.n_pairs
+
+    def quadratic(self, values: Array) -> Array:
+        """Return confounders in standard units, their squares, and products of two."""
+        T = self.standard(values)
+        return np.hstack([T, T**2, self._pairs(T)])
+
+    def of_groups(self, Q: Array) -> Array:
+        """Return all functions of groups of rows, given the means of `quadratic`.
+
+        Bent functions are those of two points, one standard deviation below and above the mean.
+        """
+        p, end = len(self.names), np.sqrt(3.0)
+        mean, square, pairs = np.split(Q, [p, 2 * p], axis=1)
+        sd = np.sqrt(np.maximum(square - mean**2, 0.0))
+        points = [np.clip(one, -end, end) for one in (mean - sd, mean + sd)]
+        bent = [sum(self._cubic.bent(t[:, j]) for t in points) / 2 for j in range(p)]
+        return np.hstack([mean, pairs, *bent])
 
     def to_dict(self) -> dict[str, Any]:
         """Return names, ranges and the number of knots."""

@@ -120,11 +120,6 @@ class Values:
             parts.append(Values(np.full(len(n), k), n, ends))
         return Values.joined(parts)
 
-    def narrower(self, mean: Array, times: Array) -> "Values":
-        """Return values whose distances from the means of their cells are divided by `times`."""
-        centre = mean[self.cell]
-        return Values(self.cell, self.count, centre + (self.ends - centre) / times[self.cell])
-
     def placed(self, place: Array) -> "Values":
         """Renumber the cells; those with a negative new number are left out."""
         kept = place[self.cell] >= 0

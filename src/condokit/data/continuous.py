@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import SMALLEST, Array, listing, refusal
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
-from condokit.data.spots import Spots, rows_of_most_weight, whitened
+from condokit.data.spots import Rule, Spots
 from condokit.io.schema import refuse_if
 
 _BINS = 20  # of the range of each confounder
+_REWEIGHTINGS = 8  # iterations of reweighted least squares for curves with heavy-tailed residuals
+_MOST_ROBUST = 32  # neighbourhoods of a group in reweighted sums
 _NU = 4.0  # degrees of freedom of Student's t, whose weights are used for heavy-tailed features
 
 
@@ -33,8 +35,8 @@ class Continuous:
         # then the sums of the others are zero
         self.level = np.full(n_groups, basis.n_bent)
         self.spots: Spots | None = None  # where rows lie, if needed for disclosure control
-        # of features in `robust`: the rows with most weight in their sums, see `most_weight`
-        self.influential: dict[int, list[Array]] = {}
+        # of features in `robust`: how many rows of equal weight the smallest group is worth
+        self.smallest: dict[int, float] = {}
 
     def restrict(self, level: Array | int) -> None:
         """Set the sums of functions above a level to zero."""
@@ -54,8 +56,7 @@ class Continuous:
         self.products.update(X, self.basis(values), groups, weights)
         self.restrict(self.level)
         if self.spots is not None:
-            count = np.ones(len(values), dtype=bool) if weights is None else weights > 0
-            self.spots.update(values[count], groups[count])
+            self.spots.update(X, values, groups, weights)
         low, high = np.array(self.basis.ranges).T
         place = np.minimum(((values - low) / (high - low) * _BINS).astype(np.intp), _BINS - 1)
         n, p, _ = self.bins.shape
@@ -76,44 +77,51 @@ class Continuous:
         away = self.basis(values) - one.mean[groups, : one.n_columns]
         return np.einsum("nr,nr->n", away, one.roots()[2][groups, :, 0])
 
-    def reweighted(
-        self,
-        X: Array,
-        values: Array,
-        groups: Array,
-        weights: Array | None,
-        label: Array,
-        level: int,
+    def reweigh(
+        self, j: int, x: Array, values: Array, groups: Array, weights: Array, *how: Any
     ) -> None:
-        r"""Do one step of reweighted least squares for the features in `robust`, given all rows.
+        r"""Refit the curves of feature j by reweighted least squares, given all rows.
 
-        Curves use the functions up to a level, with the same slopes in all groups of a label.
-        Weights are those of Student's t, :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean
-        one.
+        Curves have the same slopes in all groups of a label. Weights are those of Student's t,
+        :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean one. `how` are the label and
+        the largest weight of each group, and `least`: rows are summed in neighbourhoods of so many
+        rows or more, and where a few would have most of the weight, all count the same.
         """
-        Phi, found = self.basis(values), {}
-        Phi[:, np.setdiff1d(np.arange(Phi.shape[1]), self.basis.columns(level))] = 0.0
-        for x, (j, one) in zip(X.T, self.robust.items()):
-            n, rows = ones_for_zeros(one.count), np.flatnonzero(~np.isnan(x))
+        label, largest, least = how
+        assert self.spots is not None
+        known = ~np.isnan(x)
+        x, values, groups, weights = x[known], values[known], groups[known], weights[known]
+        spots = self.spots.of(np.array([j]))
+        number = spots.neighbours(least, largest, _MOST_ROBUST)
+        near = spots.of_rows(values, groups, number)
+        Phi = spots.functions(number)[near]
+        n_near, columns = int(number.max(initial=-1)) + 1, self.basis.columns(self.basis.n_bent)
+        self.robust[j] = one = self.products.of(np.array([j]))
+        for _ in range(_REWEIGHTINGS):
+            n = ones_for_zeros(one.count)
             left = (one.squares[:, 0] - n * (one.roots()[1][:, :, 0] ** 2).sum(axis=1)) / n
-            g, e = groups[rows], x - one.mean[groups, -1] - self.curves(values, groups, j)
-            t = (_NU + 1) / (_NU + e[rows] ** 2 / np.maximum(left, 1e-300)[g])
-            t /= (np.bincount(g, t, len(n)) / np.maximum(np.bincount(g, minlength=len(n)), 1))[g]
-            found[j] = GroupedProducts(len(n), one.n_columns, 1)
-            w = t if weights is None else t * weights[rows]
-            found[j].update(x[rows, None], Phi[rows], g, w)
-            away = Phi[rows] - found[j].mean[g, : one.n_columns]
-            self._keep_influential(j, away, w, label[g])
-            found[j].share(label)
-        self.robust = found
-
-    def _keep_influential(self, j: int, away: Array, w: Array, label: Array) -> None:
-        """Keep the rows with most weight in the reweighted sums, by label."""
-        self.influential[j] = []
-        for name in np.unique(label):
-            mine = (w[:, None] * away)[label == name]
-            U = whitened(mine, mine.T @ mine)
-            self.influential[j].append(U[rows_of_most_weight(U)])
+            e = x - one.mean[groups, -1] - self.curves(values, groups, j)
+            t = (_NU + 1) / (_NU + e**2 / np.maximum(left, SMALLEST**2)[groups])
+            mean = np.bincount(near, t, n_near) / ones_for_zeros(
+                np.bincount(near, minlength=n_near)
+            )
+            t = np.where((_rows_worth(t * weights, near, n_near) < least)[near], mean[near], t)
+            total = np.bincount(groups, t, len(n))
+            t /= (total / ones_for_zeros(np.bincount(groups, minlength=len(n))))[groups]
+            one = GroupedProducts(len(n), one.n_columns, 1)
+            one.update(x[:, None], Phi, groups, t * weights)
+            one.share(label)
+            for name in np.unique(label):  # smooth curves, as residuals from them are written
+                mine = np.flatnonzero(label == name)
+                beta = one.smooth(mine, columns, len(self.basis.columns(0)))
+                G = one.scatter[np.ix_(mine, columns, columns)]
+                one.scatter[mine[:, None], columns, -1] = G @ beta[:, 0]
+            self.robust[j] = one
+        several = (
+            np.bincount(spots.cell[np.unique(number, return_index=True)[1]], minlength=len(n)) > 1
+        )
+        worth = _rows_worth(t * weights, near, n_near)[near][several[groups]]
+        self.smallest[j] = float(worth.min(initial=np.inf))
 
     def cumulants(self) -> tuple[Array, Array, Array]:
         """Return residual variances, explained variances, and the fourth cumulants of curves.
@@ -122,7 +130,11 @@ class Continuous:
         if confounders were independent, since the sums hold no joint distribution of confounders;
         then they are scaled to the explained variance.
         """
-        _, c, slopes = self.products.roots()
+        c = self.products.roots()[1]
+        columns, n_straight = self.basis.columns(self.basis.n_bent), len(self.basis.columns(0))
+        slopes = np.zeros((len(self.bins), self.basis.n_columns, self.products.n_features))
+        for g in np.flatnonzero(self.products.count):
+            slopes[g, columns] = self.products.smooth(np.array([g]), columns, n_straight)
         n = ones_for_zeros(self.products.count)[:, None]
         second = (c**2).sum(axis=1)
         left = np.maximum(self.products.squares / n - second, 0.0)
@@ -150,61 +162,73 @@ class Continuous:
             if j not in self.robust:
                 self.robust[j] = GroupedProducts(len(self.bins), one.n_columns, 1)
             self.robust[j].merge(one, place)
-            self.influential[j] = [*self.influential.get(j, []), *other.influential.get(j, [])]
+            self.smallest[j] = min(self.smallest.get(j, np.inf), other.smallest.get(j, np.inf))
         to = np.arange(len(other.bins)) if place is None else place
         np.add.at(self.bins, to[to >= 0], other.bins[to >= 0])
-        if self.spots is not None and other.spots is not None:
-            self.spots.merge(other.spots, place)
         has_rows = (to >= 0) & (other.products.count > 0)
+        if other.spots is None and has_rows.any():
+            self.spots = None
+        elif self.spots is not None and other.spots is not None:
+            self.spots.merge(other.spots, place)
         np.minimum.at(self.level, to[has_rows], other.level[has_rows])
         self.restrict(self.level)
 
     def resized(self, n_groups: int) -> "Continuous":
         """Return a copy with more groups, which are empty."""
         new = Continuous(self.basis, n_groups, self.products.n_features)
-        new.spots = self.spots and Spots(self.basis.ranges)
+        new.spots = self.spots and Spots(self.basis, self.products.n_features)
         new.merge(self)
-        new.robust = {j: one.resized(n_groups) for j, one in self.robust.items()}
-        new.influential = dict(self.influential)
         return new
 
     def of(self, features: Array) -> "Continuous":
         """Return some of the features."""
         part = Continuous(self.basis, 0, 0)
         part.products, part.bins = self.products.of(features), self.bins
-        part.level, part.spots = self.level, self.spots
+        part.level, part.spots = self.level, self.spots and self.spots.of(features)
         number = {j: k for k, j in enumerate(features.tolist())}
         part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
-        part.influential = {number[j]: one for j, one in self.influential.items() if j in number}
+        part.smallest = {number[j]: one for j, one in self.smallest.items() if j in number}
         return part
 
-    def suppressed(self, kept: list[int], min_cell: int, fewest: int) -> "Continuous":
-        """Return some groups, without sums that reveal fewer than `min_cell` rows.
+    def suppressed(
+        self, kept: list[int], label: Array, few: float, rule: Rule, largest: Array
+    ) -> "Continuous":
+        """Return some groups, given their labels, without sums that reveal a few rows.
 
-        Bins with fewer than `min_cell` rows are averaged with their neighbours. A feature with
-        fewer than `fewest` values loses its sums. Where fewer than `min_cell` rows lack a feature,
-        its sums of functions are replaced by those of all rows, because the difference of the two
-        would be the sums of these few rows.
+        Products keep the `rule`, see `Spots`; the `largest` weight of each group says how many rows
+        a sum of weights is worth. Bins of a
+        weight below `few` are averaged with their neighbours. A feature with less loses its sums.
+        Where rows of a weight below `few` lack a feature, its sums of functions are replaced by
+        those of all rows, because the difference of the two would be the sums of these few rows.
         """
         place = np.full(len(self.bins), -1)
         place[kept] = np.arange(len(kept))
         found = Continuous(self.basis, len(kept), self.products.n_features)
-        found.spots = self.spots and Spots(self.basis.ranges)
+        found.spots = Spots(self.basis, self.products.n_features)
         found.merge(self, place)
+        if found.spots is None:
+            raise refusal(
+                "Sums with {names} from files of condokit 1.0.0rc1 may reveal single rows. Compute "
+                "the statistics from rows again.",
+                names=listing(self.basis.names),
+            )
+        coarse = found.spots.products(label, rule, largest[kept])
+        _fill(coarse, found.products, self.basis.names)
+        found.products = coarse
         whole, r = found.products, self.basis.n_columns
         own = list(whole.own)  # their columns here end where the first value was missing
         for table in (whole.mean, whole.scatter):
             table[..., [r + j for j in own]] = 0.0
         whole.squares[:, own] = 0.0
         for one in (*whole.own.values(), *found.robust.values()):
-            one.forget(one.count < fewest)
+            one.forget(one.count < few)
         for one in whole.own.values():
             lacking = whole.count - one.count
-            few = (lacking > 0) & (lacking < min_cell)
-            one.mean[few, :r] = whole.mean[few, :r]
-            share = (one.count / np.maximum(whole.count, 1e-300))[few, None, None]
-            one.scatter[few, :, :r] = whole.scatter[few, :, :r] * share
-        bins = [[_coarse(counts, min_cell) for counts in cell] for cell in found.bins]
+            some = (lacking > 0) & (lacking < few)
+            one.mean[some, :r] = whole.mean[some, :r]
+            share = (one.count / np.maximum(whole.count, 1e-300))[some, None, None]
+            one.scatter[some, :, :r] = whole.scatter[some, :, :r] * share
+        bins = [[_coarse(counts, few) for counts in cell] for cell in found.bins]
         found.bins = np.array(bins).reshape(found.bins.shape)
         return found
 
@@ -223,7 +247,32 @@ class Continuous:
         return found
 
 
-def _coarse(counts: Array, least: int) -> Array:
+def _rows_worth(w: Array, number: Array, n: int) -> Array:
+    """Return for each group how many rows of equal weight it is worth."""
+    most = np.zeros(n)
+    np.maximum.at(most, number, w)
+    return np.asarray(np.bincount(number, w**2, n) / ones_for_zeros(most) ** 2)
+
+
+def _fill(coarse: GroupedProducts, products: GroupedProducts, names: Any) -> None:
+    """Take over the products of groups that were read from files; refuse groups read in part."""
+    for j in products.own:
+        if j not in coarse.own:
+            coarse.own[j] = coarse.of(np.array([j]))
+        _fill(coarse.own[j], products.own[j], names)
+    read = (coarse.count == 0) & (products.count > 0)
+    if (np.abs(coarse.count - products.count)[~read] > 1e-6 * products.count[~read]).any():
+        raise refusal(
+            "Sums with {names} of a cell are partly from a file and partly from rows, and would "
+            "reveal single rows. Compute the statistics of all rows of the cell again.",
+            names=listing(names),
+        )
+    coarse.squares[:] = products.squares
+    for name in ("count", "mean", "scatter"):
+        getattr(coarse, name)[read] = getattr(products, name)[read]
+
+
+def _coarse(counts: Array, least: float) -> Array:
     """Average small bins with their neighbours, so that each group has `least` rows or more."""
     edges, total = [0], 0.0
     for k, count in enumerate(counts, 1):

@@ -124,12 +124,14 @@ class GroupedProducts:
         c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
         return size[:, :, None] * vector * root, c, inverse @ c
 
-    def pooled(self, groups: Array, columns: Array) -> tuple[Array, Array, float]:
+    def pooled(
+        self, groups: Array, columns: Array, least: float = _DEPENDENT
+    ) -> tuple[Array, Array, float]:
         r"""Return the root L of the covariance :math:`L L'` within groups, slopes, and row count.
 
         L is the Cholesky factor. Slopes are the coefficients :math:`L^{-1} \mathrm{cov}(\phi, x)`
-        of features on :math:`L^{-1} (\phi - \bar\phi)`. Columns that are linear combinations of
-        earlier ones have zeros.
+        of features on :math:`L^{-1} (\phi - \bar\phi)`. Columns of which earlier ones leave a share
+        of the variance below `least` have zeros.
         """
         n, r = float(self.count[groups].sum()), self.n_columns
         sums = self.scatter[groups].sum(axis=0) / max(n, 1e-300)
@@ -140,10 +142,30 @@ class GroupedProducts:
                 if L[j, j] > 0:
                     L[k, j] = (G[j, k] - L[j, :j] @ L[k, :j]) / L[j, j]
             left = G[k, k] - L[k, :k] @ L[k, :k]
-            if left > _DEPENDENT * G[k, k]:
+            if left > least * G[k, k]:
                 L[k, k] = np.sqrt(left)
                 c[k] = (S[k] - L[k, :k] @ c[:k]) / L[k, k]
         return L, c, n
+
+    def smooth(self, groups: Array, columns: Array, n_straight: int) -> Array:
+        """Return coefficients (n_columns, n_features) of curves within groups, by ridge regression.
+
+        The coefficients of bent functions, after the first `n_straight` columns, have a normal
+        prior, whose variance is that of the largest likelihood.
+        """
+        L, c, n = self.pooled(groups, columns)
+        left = self.squares[groups].sum(axis=0) / max(n, 1e-300) - (c**2).sum(axis=0)
+        noise = np.maximum(left, 1e-300) / max(n, 1.0)  # variance of the errors of c
+        V, d, W = np.linalg.svd(L[n_straight:, n_straight:].T)
+        y = (V.T @ c[n_straight:])[:, None]  # (n_bent, 1, n_features)
+        ratio = np.append(0.0, np.geomspace(1e-2, 1e6, 33))[:, None] / max(float(d @ d), 1e-300)
+        signal = ratio * (d**2)[:, None, None]  # variance of y from the curve, relative to noise
+        loss = (y**2 / noise / (1 + signal) + np.log1p(signal)).sum(axis=0)
+        kept = np.take_along_axis(signal, loss.argmin(axis=0)[None, None], axis=1)[:, 0]
+        bent = W.T @ (y[:, 0] * kept / (1 + kept) / ones_for_zeros(d)[:, None])
+        first = L[:n_straight, :n_straight].T
+        straight = np.linalg.pinv(first) @ (c[:n_straight] - L[n_straight:, :n_straight].T @ bent)
+        return np.vstack([straight, bent])
 
     def are_possible(self) -> bool:
         """Tell whether products of columns can be those of rows, up to rounding."""

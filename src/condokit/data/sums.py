@@ -107,7 +107,7 @@ class CellSums:
         """Return the sums of no rows, which will keep track of where rows lie."""
         own = None if basis is None else Continuous(basis, 0, n_features)
         if own is not None and basis is not None:
-            own.spots = Spots(basis.ranges)
+            own.spots = Spots(basis, n_features)
         return cls(GroupedMoments(0, n_features, products=True), continuous=own)
 
     def update(

@@ -5,6 +5,7 @@ So a fit from statistics goes the same way as a fit from rows.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.columns import in_order
-from condokit.data.complete import completed
 from condokit.data.missing import refuse_valueless
 from condokit.data.roles import name_domains
 from condokit.data.study import Confounder, Study
@@ -68,13 +68,11 @@ def cells_of(stats: Statistics) -> Study:
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label, cell_sums = stats.label_of_cell, stats.sums
-    if cell_sums.continuous is not None:  # files of small sites may have fewer functions
-        continuous, wider = completed(cell_sums.continuous, label)
-        values = {
-            j: one.narrower(moments.mean[:, j], wider[j]) if j in wider else one
-            for j, one in cell_sums.values.items()
-        }
-        cell_sums = replace(cell_sums, continuous=continuous, values=values)
+    known = cell_sums.continuous
+    if known is not None and len(np.unique(known.level)) > 1:  # of early files of schema 2
+        known = deepcopy(known)
+        known.restrict(known.level.min())
+        cell_sums = replace(cell_sums, continuous=known)
     sums = Sums(cell_sums, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:

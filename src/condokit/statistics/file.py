@@ -11,7 +11,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Values
 from condokit.data.continuous import Continuous
-from condokit.data.spots import Spots, spots_of_bins
+from condokit.data.spots import Spots
 from condokit.data.sums import MARKS
 from condokit.io import documents
 from condokit.io.documents import Place
@@ -20,7 +20,6 @@ from condokit.io.schema import refuse_if, shown
 from condokit.statistics import guard, reveals
 
 MIN_POWERS = 4  # times the fewest rows of a cell, from which a domain's correlation is written
-_FEW_BENDS = 2  # with fewer bent functions than this a warning is given
 FEWEST = 3  # rows of a cell, at least: mean and spread of two rows determine both values
 _TIES = 0.1  # share of rows from which the count of a frequent value is written
 _TABLES = ("mean", "squares", "third", "fourth")
@@ -67,15 +66,10 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     weight = int(np.ceil(stats.largest_weight))
     known, total = stats.sums.continuous, stats.sums.moments.count
     count = np.where(stats.n_equal >= min_cell * (1 - 1e-9), total, 0.0)
-    label, fewest = stats.label_of_cell, min_cell
-    if known is not None and (count >= min_cell * weight).any():
-        allowed = guard.choose_level(known, count, label, min_cell, weight)
-        fewest, basis = allowed.fewest, known.basis
-        if len(stats.seen):
-            X, Z = np.split(stats.seen, [stats.n_features], axis=1)
-            guard.refuse_multiples(X, Z, basis.ranges, stats.names, basis.names)
-        _warn_of_level(known, allowed.level)
-    few, least = min_cell * weight, fewest * weight
+    label, least = stats.label_of_cell, min_cell * weight
+    if known is not None and len(stats.seen):
+        X, Z = np.split(stats.seen, [stats.n_features], axis=1)
+        guard.refuse_multiples(X, Z, known.basis.ranges, stats.names, known.basis.names)
     order = sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]])
     kept, masked = [k for _, k in order if count[k] >= least], dict(stats.masked)
     if not kept:
@@ -91,8 +85,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     numbers, values, squares = None, stats.sums.values, stats.sums.moments.squares[kept]
     if known is not None:
         values = _without_disclosive(stats, min_cell)
-        how = kept, label[kept], hidden, allowed.level, few, least
-        numbers, squares = _continuous(stats, *how)
+        numbers, squares = _continuous(stats, kept, label[kept], hidden, min_cell, least)
         numbers["curves"] = {j: v for j, v in numbers["curves"].items() if int(j) in values}
     where = [cell for cell, k in order if count[k] >= least]
     cells = [_cell(where[i], stats, k, hidden[i], squares[i]) for i, k in enumerate(kept)]
@@ -106,27 +99,16 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         ],
         "reference": stats.reference,
         "min_cell": min_cell,
-        "fewest_rows": fewest,
+        "fewest_rows": min_cell,
         "largest_weight": weight,
         "masked": masked,
         "cells": cells,
         "shapes": _shapes(stats, kept, hidden, (min_cell - 1) * weight),
         "correlations": _correlations(stats, kept, least, (min_cell - 1) * weight),
-        "equal_values": _ties(stats, kept, few),
-        "values": _values(stats, values, few, kept, cells),
+        "equal_values": _ties(stats, kept, least),
+        "values": _values(stats, values, least, kept, cells),
         "continuous": numbers,
     }
-
-
-def _warn_of_level(known: Continuous, level: int) -> None:
-    """Warn if only straight lines, or lines with one bend, could be written."""
-    if level < min(_FEW_BENDS, int(known.level.min())):
-        text = "Sums with {names} are written for {what} only: more functions would reveal single "
-        text += "isolated rows, or a few rows. If curves matter, cut outlying values of the "
-        text += "confounders or collect more rows."
-        what = "straight lines" if level < 1 else "lines with one bend"
-        names = listing(known.basis.names)
-        warn("fewer-functions", text, UserWarning, names=names, what=what)
 
 
 def _cell(
@@ -208,18 +190,17 @@ def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[d
 
 
 def _continuous(
-    stats: Any, kept: list[int], label: Array, hidden: Array, level: int, few: int, least: int
+    stats: Any, kept: list[int], label: Array, hidden: Array, min_cell: int, least: int
 ) -> tuple[dict[str, Any], Array]:
     """Return sums with continuous confounders, and the squared deviations of cells.
 
     Features with too few known values in a cell are marked in `hidden`, which is changed in place.
     """
-    weight = int(np.ceil(stats.largest_weight))
-    known = stats.sums.continuous.suppressed(kept, few, least)
+    sums, weight = stats.sums.continuous, int(np.ceil(stats.largest_weight))
+    known = sums.suppressed(kept, label, least, guard.rule(min_cell), stats.weights[1])
+    level, rows = int(known.level.min()), min_cell - 1
     known.restrict(level)
-    rows = (few // weight) - 1
     for j, own in known.products.own.items():
-        own.forget(guard.disclosive_cells(known, own, label, level, rows + 1, weight))
         hidden[:, j] |= own.count == 0
     domains = list(_domains(stats, kept).items())
     spread = np.stack([_spread(stats, cells, rows * weight) for _, cells in domains])
@@ -247,11 +228,11 @@ def _continuous(
                 row[place] = slope[0]
     squares = stats.sums.moments.squares[kept]
     if not stats.is_rounded:
-        squares = guard.squares_left(known.products, label, columns, found["whole"], squares)
-        for j, own in known.products.own.items():
-            mine = stats.sums.moments.squares[kept][:, [j]]
-            mine = guard.squares_left(own, label, columns, found["own"][str(j)], mine)
-            squares[:, j] = mine[:, 0]
+        how, first = (kept, label, columns), len(known.basis.columns(0))
+        squares = guard.squares_left(sums.products, *how, found["whole"], squares, first)
+        for j in known.products.own:
+            own, mine = sums.products.of(np.array([j])), stats.sums.moments.squares[kept][:, [j]]
+            squares[:, [j]] = guard.squares_left(own, *how, found["own"][str(j)], mine, first)
     return {**found, "bins": known.bins.tolist()}, squares
 
 
@@ -288,11 +269,13 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
 
 def _without_disclosive(stats: Any, min_cell: int) -> dict[int, Values]:
     """Return the binned values of features whose weighted sums do not reveal a few rows."""
-    gone = guard.disclosive_features(stats.sums.continuous, min_cell)
+    least = guard.rule(min_cell).least * (1 - 1e-9)
+    gone = [j for j, worth in stats.sums.continuous.smallest.items() if worth < least]
     if gone:
         text = "The second round's values of {names} are not written, because their sums would "
-        text += "reveal a few rows. Collect more rows, or cut outlying values."
-        warn("second-round", text, UserWarning, names=listing(stats.names[gone]))
+        text += "reveal fewer than {least} rows. Collect more rows, or take a smaller minimum."
+        names = listing(stats.names[gone])
+        warn("second-round", text, UserWarning, names=names, least=min_cell)
     return {j: one for j, one in stats.sums.values.items() if j not in gone}
 
 
@@ -357,9 +340,7 @@ def _continuous_sums_of_schema_1(fields: dict[str, Any], stats: Any) -> Continuo
     refuse_if(
         "products" not in fields or "robust" not in fields, "'continuous.products' is missing"
     )
-    found = Continuous.read(fields)
-    found.spots = spots_of_bins(found)
-    return found
+    return Continuous.read(fields)
 
 
 def _continuous_sums(fields: dict[str, Any], stats: Any) -> Continuous:
@@ -397,7 +378,7 @@ def _continuous_sums(fields: dict[str, Any], stats: Any) -> Continuous:
     found.robust = {j: products(one, np.array([j]), n[:, j]) for j, one in fields["curves"].items()}
     found.bins, found.level = fields["bins"], np.full(len(label), level)
     refuse_if(found.bins.shape[1] != len(basis.names), "'continuous.bins' do not fit 'basis'")
-    found.spots = Spots(basis.ranges)
+    found.spots = Spots(basis, d)
     return found
 
 
@@ -489,9 +470,8 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
         products.count[mine] = moments.count[mine]
         products.mean[mine] = moments.mean[mine][:, few]
         share: Array = products.count[mine] / products.count[mine].sum()
-        if stats.is_rounded:  # all pairs of features have the same correlation
-            correlations = np.full((len(few),) * 2, one["typical"])
-            np.fill_diagonal(correlations, 1.0)
+        if stats.is_rounded:
+            correlations = _typical(one["typical"], mine, stats)
         else:
             correlations = one["matrix"]
             is_square = correlations.shape == (len(few),) * 2
@@ -501,6 +481,30 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
             refuse_if(is_wrong, f"{where} cannot be those of any rows")
         size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
         products.scatter[mine] = share[:, None, None] * (correlations * np.outer(size, size))
+
+
+def _typical(typical: float, mine: list[int], stats: Any) -> Array:
+    """Return correlations of features of which only the root mean square is known.
+
+    They are what continuous confounders explain, and equal correlations of all residuals.
+    """
+    few, known = stats.sums.moments.few, stats.sums.continuous
+    explained = np.zeros((len(few),) * 2)
+    if known is not None:
+        c = known.products.roots()[1][mine][:, :, few]
+        c = c * np.sqrt(known.products.count[mine])[:, None, None]
+        size = ones_for_zeros(np.sqrt(stats.sums.moments.squares[mine][:, few].sum(axis=0)))
+        explained = np.einsum("grj,grk->jk", c, c) / np.outer(size, size)
+    left = np.sqrt(np.clip(1 - np.diag(explained), 0.0, 1.0))
+    pair, beside = np.outer(left, left), explained - np.diag(np.diag(explained))
+    np.fill_diagonal(pair, 0.0)
+    # the residuals' correlation r solves: sum of (beside + r pair)^2 = sum of typical^2
+    a, b = (pair**2).sum(), (pair * beside).sum()
+    missing = (beside**2).sum() - typical**2 * len(few) * (len(few) - 1)
+    r = (np.sqrt(max(b**2 - a * missing, 0.0)) - b) / a if a > 0 else 0.0
+    found = beside + np.clip(r, 0.0, 1.0) * pair
+    np.fill_diagonal(found, 1.0)
+    return np.asarray(found)
 
 
 def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:

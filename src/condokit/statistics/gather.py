@@ -21,7 +21,6 @@ from condokit.data.tables import Table
 from condokit.io.documents import Place
 from condokit.statistics import file, guard, reveals
 
-_REWEIGHTINGS = 8  # iterations of reweighted least squares for curves with heavy-tailed residuals
 _GIVEN = ("domain", "confounders", "sample_weight")  # roles that may be given as values
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
@@ -248,24 +247,11 @@ class Statistics:
         domains = self._read(X, *map(roles.get, _GIVEN))
         cell, values = self._cells(domains), self._confounders(domains)
         kept = np.flatnonzero(cell >= 0)
-        X, weights = domains.of(features).rows(kept), domains.weights
-        known = values[kept], cell[kept], None if weights is None else weights[kept]
-        sums = self.sums.continuous
-        label = self.label_of_cell
-        try:
-            how = sums, self.sums.moments.count, label, MIN_CELL, self.largest_weight
-            level = guard.choose_level(*how).level
-        except ValueError:  # some rows are isolated, so that `save` would refuse
-            level = sums.basis.lowest
-        # bins hold residuals, so the curves must be simple enough to be written beside them
-        while True:
-            sums.restrict(level)
-            sums.robust = {j: sums.products.of(np.array([j])) for j in features.tolist()}
-            for _ in range(_REWEIGHTINGS):
-                sums.reweighted(X, *known, label, level)
-            if level <= sums.basis.lowest or not guard.disclosive_features(sums, MIN_CELL):
-                return
-            level -= 1
+        weights = np.ones(len(cell)) if domains.weights is None else domains.weights
+        known = values[kept], cell[kept], weights[kept]
+        how = self.label_of_cell, self.weights[1], guard.rule(MIN_CELL).least
+        for j, x in zip(features.tolist(), domains.of(features).rows(kept).T):
+            self.sums.continuous.reweigh(j, x, *known, *how)
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X must hold all rows that were added."""
@@ -399,10 +385,11 @@ class Statistics:
         The file follows this rule: no linear combination of its numbers, apart from the means and
         spreads of cells, has more than half of its weight on fewer than `min_cell` rows, or more
         than a fifth on one row. So products with continuous confounders are summed over a domain,
-        for as many functions as the rule allows, and numbers are rounded to about a tenth of their
-        standard error. Warnings name what was not written for this reason; cells in which one row
-        is an outlier or all rows are equal; and earlier files that differ from the new one by a few
-        rows, because the two files together reveal these rows.
+        where necessary as if all rows of a group of neighbours had the same confounders, and
+        numbers are rounded to about a tenth of their standard error. Warnings name what was not
+        written for this reason; cells in which one row is an outlier or all rows are equal; and
+        earlier files that differ from the new one by a few rows, because the two files together
+        reveal these rows.
 
         Parameters
         ----------
@@ -411,7 +398,7 @@ class Statistics:
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) that is written; 3 or
             more. Smaller cells are not written, nor are features in a cell where fewer values are
-            known. With continuous confounders a cell needs a few rows more. With weights, the sum
+            known. With weights, the sum
             of weights must be at least `min_cell` times the largest weight.
         previous : path or list of paths, default=()
             Earlier files of these rows, or of some of them, that others have received. They are

@@ -3,15 +3,14 @@ r"""Disclosure control of statistics files: which sums may be written, and with 
 The rule: no linear combination of the numbers in a file has more than half of its weight on fewer
 than `min_cell` rows, and none has more than a fifth on one row. Four measures enforce it.
 
-- Products with functions of confounders are summed over all cells of a domain, for as many
-  functions as the rule allows (`choose_level`), the smoothest first.
+- Products are taken with functions of confounders that, where the rule asks for it, are the same
+  for all rows of a group of neighbours (`data.spots`).
 - A feature takes part in products only if its values do not single out a few rows (`is_spread`),
   and must not be another one times a function of a confounder (`refuse_multiples`).
 - Instead of third and fourth powers, a domain's skewness and kurtosis are written, up to a limit.
 - All numbers are rounded to about a tenth of their standard error (`rounded`).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,15 @@ import numpy as np
 from condokit.checks import Array, listing, refusal
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import OF_ERROR
-from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
-from condokit.data.spots import most_weight, rows_of_most_weight, whitened
+from condokit.data.spots import Rule
 
 ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
-_LOST = 0.02  # share of rows in cells that more functions would make too small to be written
 AGAIN = 1e-8  # rounding step relative to the usual, for numbers that a file has already rounded
-_LOOKED_AT = 3  # incomplete features, those with most gaps, that limit the number of functions
 SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
 SEEN = 400  # rows in which `refuse_multiples` compares features,
 _MOST_COMPARED = 1000  # if there are at most so many features
+_NEW = 0.003  # share of a function's variance that lower ones must leave, or it is not written
 _LEFT = 0.1  # share of squares that a multiple may leave unexplained
 
 
@@ -103,32 +100,9 @@ def typical_correlation(moments: Any, cells: list[int], used: Array) -> float | 
     return float(rounded(np.sqrt(min(mean, 1.0)), error))
 
 
-@dataclass(frozen=True)
-class Allowed:
-    """What the rule allows to write of continuous confounders."""
-
-    level: int  # which functions, see `RangeBasis.columns`
-    fewest: int  # the fewest rows of a cell
-
-
-def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
-    """Return the fewest rows of a cell: twice the means of functions per confounder, plus 2.
-
-    With as many means as rows, the values of the rows could be computed.
-    """
-    sums = (1 + is_second) * 2 * len(basis.columns(level))
-    return max(min_cell, -(-sums // len(basis.names)) + 2)
-
-
-def breaks_rule(U: Array, counts: Array, min_cell: int) -> bool:
-    """Return whether a linear combination has too much of its weight on one row, or on a few.
-
-    `U` (n_places, n_functions) are whitened functions, so that a row's squared length is the
-    largest share that it has in any combination.
-    """
-    if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
-        return True
-    return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
+def rule(min_cell: int) -> Rule:
+    """Return the rule for sums with continuous confounders."""
+    return Rule(ONE, FEW, min_cell - 1)
 
 
 def refuse_multiples(X: Array, Z: Array, ranges: Any, names: Array, numbers: Any) -> None:
@@ -168,111 +142,6 @@ def refuse_multiples(X: Array, Z: Array, ranges: Any, names: Array, numbers: Any
                 )
 
 
-def disclosive_features(known: Continuous, min_cell: int) -> list[int]:
-    """Return the features whose reweighted sums would break the rule."""
-    return [
-        j
-        for j, by_domain in known.influential.items()
-        if any(breaks_rule(U, np.ones(len(U)), min_cell) for U in by_domain)
-    ]
-
-
-def choose_level(
-    known: Continuous, count: Array, label: Array, min_cell: int, weight: float
-) -> Allowed:
-    """Return the largest number of functions that the rule allows in every domain.
-
-    Raise an error if not even straight lines are allowed.
-    """
-    basis, worst = known.basis, None
-    Psi, spots = _away(known), known.spots
-    assert spots is not None
-    is_second = bool(known.robust)
-    most = int(known.level[count > 0].min(initial=basis.n_bent))
-    for level in range(most, basis.lowest - 1, -1):
-        fewest = fewest_rows(basis, level, min_cell, is_second)
-        kept = count >= fewest * weight
-        lost = float(count[(count >= min_cell * weight) & ~kept].sum())
-        if level > basis.lowest and lost > _LOST * count.sum():
-            continue
-        columns, is_right = basis.columns(level), True
-        for one in np.unique(label[kept]):
-            cells = np.flatnonzero(kept & (label == one))
-            sums = 2 * (1 + is_second) * basis.n_sums(level) * weight
-            mine = np.isin(spots.group, cells)
-            G = known.products.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
-            U = whitened(Psi[np.ix_(mine, columns)], G)
-            if breaks_rule(U, spots.count[mine], min_cell):
-                is_right, worst = False, np.flatnonzero(mine)[rows_of_most_weight(U)[0]]
-                break
-            if level > basis.lowest and count[cells].sum() * len(basis.names) < sums:
-                is_right = False
-                break
-        if is_right and not _is_too_high(known, kept, label, level, min_cell, weight):
-            return Allowed(level, fewest)
-    assert worst is not None
-    raise _isolated_rows(known, int(worst), min_cell)
-
-
-def _is_too_high(
-    known: Continuous, kept: Array, label: Array, level: int, min_cell: int, weight: float
-) -> bool:
-    """Return whether a level breaks the rule for features that at least half of the rows have."""
-    if level <= known.basis.lowest:
-        return False
-    rows = {j: float(one.count[kept].sum()) for j, one in known.products.own.items()}
-    most = [j for j in rows if 2 * rows[j] >= known.products.count[kept].sum()]
-    label = np.where(kept, label, -1)
-    for j in sorted(most, key=rows.__getitem__)[:_LOOKED_AT]:
-        own = known.products.own[j]
-        if disclosive_cells(known, own, label, level, min_cell, weight)[kept].any():
-            return True
-    return False
-
-
-def _isolated_rows(known: Continuous, worst: int, min_cell: int) -> ValueError:
-    """Return the error that a few rows determine even the slope of a straight line."""
-    spots, basis = known.spots, known.basis
-    assert spots is not None
-    away = np.abs(_away(known)[worst, : len(basis.names)])
-    first = np.arange(len(away))
-    size = np.sqrt(known.products.scatter[:, first, first].sum(axis=0))
-    name = basis.names[int(np.argmax(away / ones_for_zeros(size)))]
-    return refusal(
-        "Sums with {name!r} would reveal fewer than {least} rows, whose values of {name!r} are far "
-        "from all others. Cut these values to the range of the others, leave these rows out, or "
-        "turn {name!r} into a category of intervals.",
-        name=name,
-        least=min_cell,
-    )
-
-
-def _away(known: Continuous) -> Array:
-    """Return the functions at the confounders of rows (binned), minus their means in the cell."""
-    assert known.spots is not None
-    away: Array = (
-        known.basis(known.spots.mean)
-        - known.products.mean[known.spots.group, : known.basis.n_columns]
-    )
-    return away
-
-
-def disclosive_cells(
-    known: Continuous, own: GroupedProducts, label: Array, level: int, min_cell: int, weight: float
-) -> Array:
-    """Mark cells in which the products of an incomplete feature would break the rule."""
-    assert known.spots is not None
-    columns, found = known.basis.columns(level), np.zeros(len(label), dtype=bool)
-    at = known.basis(known.spots.mean)[:, columns] - own.mean[known.spots.group][:, columns]
-    for one in np.unique(label[label >= 0]):
-        cells = np.flatnonzero((label == one) & (own.count > 0))
-        mine = np.isin(known.spots.group, cells)
-        G = own.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
-        # all rows of the cell: those without this feature only make the bound larger
-        found[cells] = breaks_rule(whitened(at[mine], G), known.spots.count[mine], min_cell)
-    return found
-
-
 def written_products(
     one: GroupedProducts, label: Array, columns: Array, spread: Array, share: float
 ) -> dict[str, Any]:
@@ -284,7 +153,7 @@ def written_products(
     domains, error = [], np.zeros((len(label), len(columns)))
     for k, name in enumerate(dict.fromkeys(label.tolist())):
         mine = np.flatnonzero(label == name)
-        L, c, n = one.pooled(mine, columns)
+        L, c, n = one.pooled(mine, columns, _NEW)
         size, root_n = np.sqrt(np.einsum("ij,ij->i", L, L)), np.sqrt(max(n, 1.0))
         count = np.maximum(one.count[mine], 1.0)
         error[mine] = size / np.sqrt(count)[:, None]
@@ -299,26 +168,34 @@ def written_products(
 
 
 def squares_left(
-    one: GroupedProducts, label: Array, columns: Array, found: dict[str, Any], squares: Array
+    one: GroupedProducts,
+    kept: list[int],
+    label: Array,
+    columns: Array,
+    found: dict[str, Any],
+    squares: Array,
+    n_straight: int,
 ) -> Array:
-    r"""Return sums of squares of cells whose residuals from the domain's curves are exact.
+    r"""Return sums of squares of cells, so that a reader finds the residuals' sums of squares.
 
-    With the written slopes :math:`\beta` and the products G, S of a cell of n rows, the residual
-    sum of squares is :math:`q - 2 \beta'S + \beta'G\beta`. To it is added what the slopes explain
-    of n average rows of the domain, which is what a reader of the file subtracts again. The sum
-    over the cells of a domain does not change.
+    About a curve :math:`\phi'\beta`, the rows of a cell with the products G, S and the sum of
+    squares q leave :math:`q - 2 \beta'S + \beta'G\beta`. A reader has for G and S the cell's share
+    of what is written of the domain, so q is replaced by what makes the two equal at the domain's
+    smoothest likely curve.
     """
     new, r = squares.copy(), one.n_columns
     for k, name in enumerate(dict.fromkeys(label.tolist())):
         mine = np.flatnonzero(label == name)
+        cells = np.array(kept)[mine]
+        beta = one.smooth(cells, columns, n_straight)
+        G = one.scatter[np.ix_(cells, columns, columns)]
+        S = one.scatter[np.ix_(cells, columns, np.arange(r, one.scatter.shape[2]))]
+        new[mine] += np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum(
+            "rd,grd->gd", beta, S
+        )
         L, c = (np.array(found["domains"][k][key]) for key in ("root", "slopes"))
-        good = np.diag(L) > 0
-        beta = np.zeros_like(c)
-        beta[good] = np.linalg.solve(L[np.ix_(good, good)].T, c[good])
-        G = one.scatter[np.ix_(mine, columns, columns)]
-        S = one.scatter[np.ix_(mine, columns, np.arange(r, one.scatter.shape[2]))]
-        change = np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum("rd,grd->gd", beta, S)
-        new[mine] += change + one.count[mine][:, None] * (c[good] ** 2).sum(axis=0)
+        curve = L.T @ beta
+        new[mine] += one.count[cells][:, None] * (curve * (2 * c - curve)).sum(axis=0)
     return np.maximum(new, 1e-9 * squares)
 
 

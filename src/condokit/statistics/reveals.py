@@ -333,7 +333,7 @@ def _contents(facts: dict[str, Any], powers: int) -> Iterator[str]:
         what = "sums of products of smooth functions with features"
         if facts["level"] is not None:
             what = "means of smooth functions; for all cells of a domain together, how features "
-            what += f"depend on these (straight lines and {max(facts['level'], 0)} of 8 bends)"
+            what += "depend on these, where it must be as means of groups of neighbours"
         yield (
             f"For {listing(numeric)} in each cell: how many rows lie in intervals of the range, "
             f"{least} or more in each, and {what}."
@@ -366,10 +366,15 @@ def _risks(facts: dict[str, Any]) -> Iterator[str]:
         )
     yield from (f"- {one['text']}" for one in facts["attacks"])
     if not (facts["concentrated"] or facts["constant"] or facts["attacks"]):
+        tried = "tried to compute single rows from this file, and failed: it looked for "
+        tried += "combinations of sums that rest on few rows, for sets of rounded values, and for "
+        tried += "means of few rows."
+        if facts["schema"] > 1:
+            tried = "wrote only sums of which no combination rests on few rows. It tried to "
+            tried += "compute single values from groups of rounded values, and failed."
         yield (
-            "- condokit tried to compute single rows from this file, and failed: it looked for "
-            "combinations of sums that rest on few rows, for sets of rounded values, and for means "
-            "of few rows. As far as the sums show, no cell has an outlying row or is constant."
+            f"- condokit {tried} As far as the sums show, no cell has an outlying row or is "
+            "constant."
         )
     yield (
         f"- Two files of the same site whose counts differ by 1 to {facts['min_cell'] - 1} rows "
