@@ -24,7 +24,9 @@ def test_the_papers_minibatches_go_the_right_way():
     Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
     _, gradient = MinibatchMMD().of_sets(Z, Y)
     both = np.concatenate([Z, Y], axis=1)
-    width = [squared_distances(rows, rows).sum() / 72 for rows in both]  # held fixed in the gradient
+    width = [
+        squared_distances(rows, rows).sum() / 72 for rows in both
+    ]  # held fixed in the gradient
 
     def value(Z):
         total = 0.0

@@ -24,7 +24,7 @@ from condokit import (
 )
 from condokit.divergences import samples as module
 from condokit.divergences.minibatches import MinibatchMMD
-from condokit.divergences.samples import SampleObjective, squared_distances, on_means, with_spread
+from condokit.divergences.samples import SampleObjective, on_means, squared_distances, with_spread
 from condokit.solvers.lbfgs import descend
 from condokit.solvers.matrices import means_map
 from condokit.summaries.samples import Samples, as_gaussians

@@ -211,13 +211,8 @@ def _evaluated(
 ) -> Evaluation:
     """Evaluate one map: a study of one site and its reference."""
     errors, known_from = _errors(affine, adapter, domains)
-    is_own, by_controls = known_from == "these rows", False
-    if adapter is not None:
-        by_controls = "n_controls" in adapter.report_
-
-    def error(rows: ComparableRows) -> SystematicError | None:
-        return systematic_error(affine, adapter, domains, rows, is_own)
-
+    by_controls = adapter is not None and "n_controls" in adapter.report_
+    error = partial(systematic_error, affine, domains)
     known = _Known(errors, known_from, error, by_controls=by_controls)
     [found] = _finished([_draft(domains, affine, known, asked)])
     if not domains.has_rows or not domains.is_whole:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,7 @@ class Site:
         errors, believed, is_here = self.errors, self.map, self.known_from == "these rows"
         is_diagonal = self.map.kind == "diagonal"
         if not is_diagonal or (self.map.links is not None and not is_here):
-            known: Any = None if errors is None else SimpleNamespace(errors_=errors)
-            return systematic_error(self.map, known, self.domains, rows, is_here)
+            return systematic_error(self.map, self.domains, rows)
         if not is_here or errors is None:
             try:
                 with quietly():
@@ -96,7 +94,7 @@ def _error(
     stretch = 2 * (moved * away).sum(axis=0) / n * errors.scale
     gain = (shift**2 + stretch**2) / unit**4
     before, after = (square + noise for square in squares)
-    return SystematicError(unit, before, after, (*variances, gain), n_effective)
+    return SystematicError(unit, before, after, np.array([*variances, gain]), n_effective)
 
 
 def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> Iterator[Site]:
