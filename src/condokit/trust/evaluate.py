@@ -250,15 +250,20 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
-    found = known.agreement or _agreement(domains, affine, asked)
+    found = known.agreement
+    if found is None and asked.pairs is not None:
+        found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
-    own = _of_bridges(error)  # other rows of these sites are of different people, and may differ
+    # other rows of sites with bridges only are of different people, and may differ
+    own = iter(["no error of the map is known"] * (error is None))
     if not known.by_bridges:
         own = _doubts(domains, comparison, error, before, after, known.by_controls)
     doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
-    told = [*apart, *filter(None, noted), *_of_rows(known)]
+    if known.known_from == "other rows":
+        noted.append(Finding("note", "these are other rows than the map was fitted on."))
+    told = [*apart, *filter(None, noted)]
     findings = gravest_first([*told, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     labelled = asked.models, asked.labels
@@ -311,25 +316,6 @@ def _finished(drafts: list[_Draft]) -> list[Evaluation]:
             doubts = [in_doubt(float(gain.mean()), variance, *sizes)]
         found.append(replace(one, features=features, tolerances=tolerances, doubts=doubts))
     return found
-
-
-def _agreement(domains: Study, affine: Map, asked: _Asked) -> Agreement | None:
-    """Return the agreement of the given pairs, if there are any."""
-    if asked.pairs is None:
-        return None
-    return agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
-
-
-def _of_bridges(error: SystematicError | None) -> Iterator[str]:
-    """Yield the doubt about a map that was learned from bridge samples only."""
-    if error is None:
-        yield "no error of the map is known"
-
-
-def _of_rows(known: _Known) -> Iterator[Finding]:
-    """Yield a note if the rows are not those of the fit."""
-    if known.known_from == "other rows":
-        yield Finding("note", "these are other rows than the map was fitted on.")
 
 
 def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> BatchEvaluation:

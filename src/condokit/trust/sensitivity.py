@@ -259,8 +259,10 @@ class _FirstFit:
 
     @property
     def is_slow(self) -> bool:
-        """Whether every fit draws rows at continuous confounders."""
-        return self.adapter.chosen_.recipe.needs == "samples" and bool(self.domains.continuous)
+        """Whether every fit draws rows at continuous confounders, or imputes them by forests."""
+        recipe = self.adapter.chosen_.recipe
+        draws = recipe.needs == "samples" and bool(self.domains.continuous)
+        return draws or recipe.conditional.imputes_rows
 
     def refit(self, domains: Study, same_family: bool = False) -> ConDoAdapter:
         """Fit an adapter with the same settings to other domains, however small their overlap.
