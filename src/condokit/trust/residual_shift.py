@@ -8,13 +8,9 @@ from scipy import sparse
 from scipy.special import digamma, polygamma
 
 from condokit.checks import Array
-from condokit.conditionals import Moments
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.subsets import folds, subsample
-from condokit.divergences import ReverseKL
 from condokit.divergences.samples import squared_distances
-from condokit.maps.families import LocationScale
-from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import ComparableRows
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
@@ -335,16 +331,20 @@ def _refitted_maps(
     if not usable:
         return 0.0, 0.0
     shape = usable[0][0].mean[0, 1:].shape  # every labelling of a feature is a feature of one fit
-    sides, ones = [], np.ones(len(usable))
-    for k in (0, 1):
-        mean = np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable])
-        var = ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
-        sides.append(Moments(mean, var, 1 / var, ones, ones))
     weights = np.array([block.weight[0] for block, _ in usable])
-    none = np.zeros(np.prod(shape), dtype=bool)
-    pair = MomentPair(sides[0], sides[1], weights / weights.sum(), none)
-    found = ReverseKL().solve(LocationScale(), pair)
-    return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
+    (x, var), (y, of_y) = (
+        [
+            np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable]),
+            ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable])),
+        ]
+        for k in (0, 1)
+    )
+    v = (weights / weights.sum())[:, None] / of_y
+    x_mean, y_mean = ((v * side).sum(axis=0) / v.sum(axis=0) for side in (x, y))
+    P = (v * (var + (x - x_mean) ** 2)).sum(axis=0)
+    Q = (v * (x - x_mean) * (y - y_mean)).sum(axis=0)
+    scale = (Q + np.sqrt(Q**2 + 4 * P)) / (2 * P)
+    return (y_mean - scale * x_mean).reshape(shape), np.log(scale).reshape(shape)
 
 
 class _Classifier:
