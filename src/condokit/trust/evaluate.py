@@ -214,6 +214,9 @@ def _evaluated(
     by_controls = adapter is not None and "n_controls" in adapter.report_
     error = partial(systematic_error, affine, domains)
     known = _Known(errors, known_from, error, by_controls=by_controls)
+    if asked.pairs is not None:
+        paired = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
+        known = replace(known, agreement=paired)
     [found] = _finished([_draft(domains, affine, known, asked)])
     if not domains.has_rows or not domains.is_whole:
         return found
@@ -251,14 +254,9 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = known.agreement
-    if found is None and asked.pairs is not None:
-        found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
-    # other rows of sites with bridges only are of different people, and may differ
-    own = iter(["no error of the map is known"] * (error is None))
-    if not known.by_bridges:
-        own = _doubts(domains, comparison, error, before, after, known.by_controls)
+    own = _doubts(domains, comparison, error, before, after, known)
     doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
     if known.known_from == "other rows":
@@ -498,11 +496,15 @@ def _doubts(
     error: SystematicError | None,
     before: ShiftTests,
     after: ShiftTests,
-    by_controls: bool,
+    known: _Known,
 ) -> Iterator[str]:
     """Yield the reasons why the expected error should not be trusted, if there are any."""
+    if known.by_bridges:  # other rows of such sites are of different people, and may differ
+        if error is None:
+            yield "no error of the map is known"
+        return
     if not domains.confounders:
-        yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
+        yield _BY_CONTROLS if known.by_controls else _PLAIN_MATCHING
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
     if few := few_subjects(domains, parts):
         text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "

@@ -217,6 +217,8 @@ def systematic_error(affine: Map, domains: Study, rows: ComparableRows) -> Syste
     before, after, _ = mean
     shared = np.sqrt(chances)[:, None, None] * (means - mean)
     variances = within + (shared**2).sum(axis=0)
+    if not by_feature:  # which rotation is right is less sure than linear approximations say
+        variances[2] = np.maximum(variances[2], variances[0] + variances[1])
     told = None
     if by_feature:
         told = _told(believed.plain or believed, x, h, unit)
