@@ -673,8 +673,6 @@ def _near_identity(data, adapter):
         if isinstance(adapter, (ConDo, MMDBaseline)):  # as published, in the units of the data
             continue
         divergence = str(getattr(adapter, "divergence_", ""))
-        if found.kind == "dense" and divergence == "pc-match":
-            continue
         if found.kind == "dense" and divergence in ("mmd", "energy") and data.confounders:
             continue  # rows that are drawn at numbers do not tell what is chance
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_

@@ -5,7 +5,7 @@ from protocols import categorical1d, rmse
 
 from condokit import ConDoAdapter
 from condokit.divergences.minibatches import MinibatchMMD
-from condokit.divergences.samples import _squared
+from condokit.divergences.samples import squared_distances
 
 
 def test_the_papers_minibatches_go_the_right_way():
@@ -24,12 +24,14 @@ def test_the_papers_minibatches_go_the_right_way():
     Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
     _, gradient = MinibatchMMD().of_sets(Z, Y)
     both = np.concatenate([Z, Y], axis=1)
-    width = [_squared(rows, rows).sum() / 72 for rows in both]  # held fixed in the gradient
+    width = [
+        squared_distances(rows, rows).sum() / 72 for rows in both
+    ]  # held fixed in the gradient
 
     def value(Z):
         total = 0.0
         for z, y, h in zip(Z, Y, width):
-            k = [np.exp(-_squared(a, b) / h).mean() for a, b in ((z, z), (z, y), (y, y))]
+            k = [np.exp(-squared_distances(a, b) / h).mean() for a, b in ((z, z), (z, y), (y, y))]
             total += k[0] - 2 * k[1] + k[2]
         return total
 

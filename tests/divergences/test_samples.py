@@ -24,7 +24,7 @@ from condokit import (
 )
 from condokit.divergences import samples as module
 from condokit.divergences.minibatches import MinibatchMMD
-from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
+from condokit.divergences.samples import SampleObjective, on_means, squared_distances, with_spread
 from condokit.solvers.lbfgs import descend
 from condokit.solvers.matrices import means_map
 from condokit.summaries.samples import Samples, as_gaussians
@@ -73,7 +73,7 @@ def test_values_are_those_of_the_definitions():
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
         assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
         assert distance(divergence, Z[:1], Z[:1])[0] == pytest.approx(-2 * f(0), abs=2e-4)
-    np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
+    np.testing.assert_allclose(squared_distances(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
 
 
 def test_fourier_features_approximate_the_kernel(monkeypatch):

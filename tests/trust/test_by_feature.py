@@ -48,7 +48,7 @@ def error_of(shift, error):
     """Return the systematic error of shifts with standard errors, and what maps gain by them."""
     noise = np.full(len(shift), error**2)
     before, variance = shift**2 + noise, 4 * shift**2 * noise + 2 * noise**2
-    variances = variance, 2 * noise**2, (2 * shift * error) ** 2
+    variances = np.array([variance, 2 * noise**2, (2 * shift * error) ** 2])
     return SystematicError(np.ones(len(shift)), before, noise, variances, float(len(shift)))
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from condokit.data.covariates import design
 from condokit.data.study import Confounder
-from condokit.trust.pictures import _columns, _curves, _shares
+from condokit.trust.pictures import _curves, _shares
 
 
 def left(X, *columns):
@@ -21,8 +22,8 @@ def test_shares_are_what_a_regression_without_the_term_explains_less():
     X = X + rng.normal(size=X.shape) + 100
     terms = {
         "site": site,
-        "age": _columns(Confounder("age", True, values=age)),
-        "sex": _columns(Confounder("sex", levels=[0, 1, 2], codes=sex)),
+        "age": design([Confounder("age", True, values=age)], np.arange(300), 3),
+        "sex": design([Confounder("sex", levels=[0, 1, 2], codes=sex)], np.arange(300), 3),
     }
     plain = {"site": [site], "age": [age, age**2, age**3], "sex": [sex == 1, sex == 2]}
     full = left(X, *sum(plain.values(), []))

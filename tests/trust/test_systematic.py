@@ -5,13 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 from scipy.stats import norm
 from stories import ROLES, truth, two_domains
 
 from condokit import AffineMap, ConDoAdapter, evaluate
+from condokit.compare.comparison import compare
 from condokit.maps.families import LocationScale
 from condokit.solvers.solution import Solution
-from condokit.trust.systematic import SystematicError, _believed, _of_gain, _square, limits
+from condokit.trust.blocks import ComparableRows
+from condokit.trust.mixing import mixing
+from condokit.trust.systematic import SystematicError, _believed, _of_gain, _squares, limits
 
 
 def belief(rng, d=3):
@@ -37,18 +41,18 @@ def test_squares_and_gains_are_those_of_drawn_maps(rng):
         g = drawn.image + drawn.scale * (x - drawn.centre)
         squares.append(((g - h) ** 2).mean(axis=0))
         gains.append(((g - x) ** 2).mean(axis=0) - squares[-1])
-    expected, variance = _square(p - h, s)
+    means, (_, variance) = _squares(p, x, h, (s**2).mean(axis=0))
+    expected = means[1]
     assert np.mean(squares, axis=0) == pytest.approx(expected, rel=0.03)
     # as if all rows went together: an upper limit, nearly reached by shifts
     assert (np.var(squares, axis=0) < 1.05 * variance).all()
-    expected = _square(p - x, s)[0] - expected
-    assert np.mean(gains, axis=0) == pytest.approx(expected, abs=0.03)
+    assert np.mean(gains, axis=0) == pytest.approx(means[2], abs=0.03)
     assert np.var(gains, axis=0) == pytest.approx(_of_gain(solution, x, h), rel=0.05)
 
 
 def test_limits_are_those_of_the_distribution():
     one = np.ones(1)
-    square = SystematicError(one, one, 4 * one, (0 * one, 32 * one, one), 1.0, one[:0])
+    square = SystematicError(one, one, 4 * one, np.array([0 * one, 32 * one, one]), 1.0, one[:0])
     size, (low, high) = square.rms(1)
     assert size == 2.0
     limits = 2 * norm.ppf([0.5125, 0.9875])  # of twice the size of a normal number
@@ -72,14 +76,14 @@ def test_a_large_fall_is_enough_if_data_alone_are_sure():
 
     def is_lowered(after, sd, told, told_sd):
         plain = told * one, told_sd**2 * one, one
-        variances = one, one, sd**2 * one
+        variances = np.array([one, one, sd**2 * one])
         return SystematicError(one, one, after * one, variances, 1.0, none, plain).is_lowered
 
     assert is_lowered(0.9, 0.05, 0.1, 1.0)  # believed at its limit
     assert is_lowered(0.3, 0.5, 0.9, 0.5)
     assert not is_lowered(0.31, 0.5, 0.9, 0.5)
     assert not is_lowered(0.3, 0.5, 0.9, 0.6)
-    known = SystematicError(one, one, 0.3 * one, (one, one, 0.25 * one), 1.0, none)
+    known = SystematicError(one, one, 0.3 * one, np.array([one, one, 0.25 * one]), 1.0, none)
     assert not known.is_lowered  # nothing but what is believed
 
 
@@ -123,16 +127,52 @@ def test_equal_domains_need_no_change(rng):
 def test_a_matrix_is_judged_by_its_own_errors(rng, options):
     data = two_domains(rng, 300, 2)
     adapter = ConDoAdapter("affine", **options).fit(data, **ROLES)
-    errors = adapter.errors_
     found = evaluate(adapter, data, **ROLES, n_permutations=39)
-    assert adapter.errors_ is errors  # evaluating leaves the adapter as it was
     assert found.verdict == "better"
     assert found.error_after < 0.5 * found.error_before
     alone = evaluate(adapter.map_, data, **ROLES, n_permutations=39)
-    assert (alone.verdict, alone.error_before) == ("cannot tell", None)
-    assert alone.doubts == ["no error of the map is known"]
-    elsewhere = two_domains(rng, 300, 2)  # where the map can be held against other rows
-    assert evaluate(adapter.map_, elsewhere, **ROLES, n_permutations=39).verdict == "better"
+    assert (alone.verdict, alone.error_after) == ("better", found.error_after)
+    few = data.groupby(["domain", "sick"]).head(2)
+    assert "no error of the map is known" in evaluate(adapter.map_, few, **ROLES).doubts
+
+
+def mixed(rng, n, entry):
+    """Return two domains of a category, where the true map adds `entry` of x1 to x0."""
+    parts, mean = [], rng.normal(size=(3, 2))
+    for is_query in (True, False):
+        level = rng.choice(3, n, p=[0.5, 0.3, 0.2] if is_query else [0.2, 0.3, 0.5])
+        x = mean[level] + rng.normal(size=(n, 2)) @ np.array([[1.0, 0.3], [0.0, 1.0]])
+        x[:, 0] -= entry * x[:, 1] * is_query
+        part = pd.DataFrame(x, columns=["x0", "x1"]).assign(level=level.astype(str))
+        parts.append(part.assign(domain="query" if is_query else "reference"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_what_a_matrix_would_find_is_in_the_error_of_lines(rng):
+    roles = {"domain": "domain", "confounders": "level", "features": ["x0", "x1"]}
+    same = AffineMap([1.0, 1.0], [0.0, 0.0])
+    for entry in (0.0, 0.3):
+        data = mixed(rng, 1000, entry)
+        x = data.loc[data["domain"] == "query", "x1"] * entry
+        unit = data.loc[data["domain"] == "reference", "x0"].std()
+        actual = np.sqrt((x.to_numpy() ** 2).mean() / 2) / unit  # mean over both features
+        found = evaluate(same, data, **roles, n_permutations=39)
+        low, high = found.error_after_interval
+        assert low <= actual <= high or high < 0.1
+        assert found.error_after == pytest.approx(actual, abs=0.06)
+
+
+def test_entries_that_are_found_have_their_errors(rng):
+    true, off = 0.2, []
+    for _ in range(40):
+        data = mixed(rng, 300, true)
+        study = from_table(data, "domain", "level", ["x0", "x1"])
+        same = AffineMap([1.0, 1.0], [0.0, 0.0])
+        rows = ComparableRows.of(study, compare(study, quiet=True), same)
+        one = mixing(rows, rows.after)[1][-1]  # of the widest prior, which hardly pulls
+        off.append((one.mean[0, 1] - true) / np.sqrt(one.cov[0, 1, 1]))
+    assert abs(np.mean(off)) < 0.5
+    assert 0.7 < np.std(off) < 1.3
 
 
 def test_links_are_judged_where_the_map_is_a_line(rng):

@@ -244,7 +244,7 @@ class _KernelDivergence(SampleDivergence):
         own = []
         for Y in reference:
             w = np.full(len(Y), 1 / max(len(Y) - 1, 1), dtype=Y.dtype)
-            own.append(float(profile(_squared(Y, Y), w)[0].mean()) - zero * float(w[0]))
+            own.append(float(profile(squared_distances(Y, Y), w)[0].mean()) - zero * float(w[0]))
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             n, m = len(Z), len(reference[k])
@@ -423,7 +423,7 @@ class Energy(_KernelDivergence):
         return profile
 
 
-def _squared(left: Array, right: Array) -> Array:
+def squared_distances(left: Array, right: Array) -> Array:
     """Return all squared distances, (n_left, n_right)."""
     return np.maximum(np.matmul(*_factors(left, right)), 0.0)
 

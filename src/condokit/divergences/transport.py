@@ -153,9 +153,9 @@ class PCMatch(Divergence):
 
     def solve(self, family: MatrixFamily, summary: GaussianPair) -> Solution:
         """Return the map in closed form."""
-        A, b = match_axes(summary, family.keeps_orientation)
+        A, b, is_told = match_axes(summary, family.keeps_orientation)
         if family.is_rigid:
             weights = summary.weights
             A = nearest_rigid(A, family.has_scale)
             b = weights @ summary.reference.mean - A @ (weights @ summary.query.mean)
-        return Solution.of(A, b, objective=gap(A, b, summary))
+        return Solution.of(A, b, objective=gap(A, b, summary), is_told=is_told)

@@ -44,7 +44,7 @@ from condokit.fit.errors import (
 )
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
-from condokit.fit.rotations import ALIKE, check_rectangular, warn_of_rotations
+from condokit.fit.rotations import ALIKE, AXES_ALIKE, check_rectangular, warn_of_rotations
 from condokit.fit.shrinkage import shrink
 from condokit.fit.ties import has_ties, warn_constant
 from condokit.law.estimate import together_of
@@ -148,7 +148,8 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     solution, facts, errors = found
     table, support = usable.tables[0], comparison.support
     if not domains.is_rectangular:
-        warn_weak_points(usable, comparison)
+        if not quiet:
+            warn_weak_points(usable, comparison)
         _refuse_failure(solution, table, support)
     outputs = usable.tables[1].feature_names if domains.is_rectangular else None
     found_map = _map_of(solution, table, usable.links, outputs)
@@ -453,6 +454,8 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
         curvature = solution.curvature * comparison.fewest_rows
         if len(pair.weights) > 1 and curvature < _DETERMINED:
             warn("strata-alike", ALIKE)
+        elif not solution.is_told:
+            warn("axes-alike", AXES_ALIKE)
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shrunk, errors = _towards_identity(*start, recipe), None

@@ -20,6 +20,11 @@ ALIKE = (
     "The strata are too much alike to determine the matrix: rotations that they hardly tell apart "
     "are as good. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
 )
+AXES_ALIKE = (
+    "The principal axes have nearly equal lengths, or are too symmetric to know their direction: "
+    "the matrix may be off by a rotation. Use {@divergence='ot'}, {@map='location-scale'} or "
+    "'auto'."
+)
 
 
 def warn_of_rotations(found: Solution, divergence: Any, samples: Samples) -> None:

@@ -23,6 +23,7 @@ _MODE_SEARCHES = 20  # starts from which these are searched, at most
 _FLIP_FEE = 5.0  # nats demanded of a reflection: round numbers between good and bad maps,
 _FLIP_FEE_PER_ROW = 0.01  # and nats per row and feature, if that is more
 _RIVAL, _APART = 2.0, 0.5  # nats by which a rotation, 60 degrees or more from the best, is as good
+_TOLD_AXES = 20.0  # inverse variance of the angle between axes: a standard error of 13 degrees
 _RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
 _RIDGE = 0.03  # the same where rows are too few to choose
 
@@ -228,7 +229,7 @@ def starts(units: Units, pair: GaussianPair, n: int, kept: bool = False) -> Iter
         A = transport_matrix(cov_q, cov_r)
         yield "transport", Solution.of(A, mean_r - A @ mean_q)
     if n > 2:
-        yield "axes", Solution.of(*match_axes(pair, kept))
+        yield "axes", Solution.of(*match_axes(pair, kept)[:2])
     rng, d = np.random.default_rng(0), units.n_features
     for k in range(n - 3):
         Q, R = np.linalg.qr(rng.normal(size=(d, d)))
@@ -260,11 +261,12 @@ def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, 
     return mean, size, axes, (gaussians.mean - mean) @ axes / size
 
 
-def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
+def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array, bool]:
     """Return the map that aligns principal axes in their order; see `PCMatch`.
 
     Signs follow from stratum means and skewness. A reflection is avoided if orientation is `kept`,
-    or if the sign of the least certain axis has less evidence than the fee.
+    or if the sign of the least certain axis has less evidence than the fee. The third result says
+    whether the data tell axes apart and, but for one that orientation decides, their signs.
     """
     query, reference = pair.query, pair.reference
     mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
@@ -282,7 +284,13 @@ def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
     if orientation < 0 and (kept or abs(evidence[least]) < _FLIP_FEE):
         sign[least] *= -1
     A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
-    return A, mean_r - A @ mean_q
+    # axes with variances a and b are known up to an angle of variance a b / (n (a - b)^2)
+    is_told = bool(np.sort(np.abs(evidence))[1:].min(initial=np.inf) >= _FLIP_FEE)
+    for side, size in ((query, size_q), (reference, size_r)):
+        square = np.sort(size**2)
+        gap = np.diff(square) ** 2 / ones_for_zeros(square[1:] * square[:-1])
+        is_told &= bool(float(side.count.sum()) * gap.min(initial=np.inf) >= _TOLD_AXES)
+    return A, mean_r - A @ mean_q, is_told
 
 
 def _skewness(scores: Array) -> Array:

@@ -70,6 +70,7 @@ class Solution:
     # least eigenvalue of the Hessian of reverse KL in white units, if known; times the number of
     # rows, it says how well the least certain direction of the map is determined
     curvature: float = float("nan")
+    is_told: bool = True  # whether the data tell matched axes, and their signs, from each other
 
     @classmethod
     def of(cls, A: Array, b: Array, **facts: Any) -> Self:

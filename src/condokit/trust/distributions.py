@@ -10,6 +10,7 @@ from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.trust.blocks import ComparableRows
 
 _N_POINTS = 64  # at which a density is computed
+_FINE = 3  # bins for each of these, in which rows are counted
 _MOST_STRATA = 6  # the largest strata, which are shown separately
 
 
@@ -21,18 +22,20 @@ def densities(
     A density is None if it has fewer than `min_cell` rows.
     """
     largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
-    cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
-    if len(strata) > 1:
-        cells |= {strata[k]: rows.category == k for k in sorted(largest[:_MOST_STRATA])}
+    shown = sorted(largest[:_MOST_STRATA]) if len(strata) > 1 else []
+    sides = {"reference": ~rows.is_query, "before": rows.is_query, "after": rows.is_query}
     out: dict[str, dict[str, Any]] = {}
     for name, before, after in zip(names, rows.before.T, rows.after.T):
         grid = _grid(np.minimum(before, after), np.maximum(before, after))
-        out[name] = {"grid": grid.tolist(), "strata": {}}
-        for label, mine in cells.items():
-            query, reference = mine & rows.is_query, mine & ~rows.is_query
-            shown = {"reference": after[reference], "before": before[query], "after": after[query]}
-            curves = {key: _density(values, grid, min_cell) for key, values in shown.items()}
-            out[name]["strata"][label] = curves
+        curves: dict[str, dict[str, Any]] = {label: {} for label in ("all", *strata)}
+        for version, side in sides.items():
+            values = (before if version == "before" else after)[side]
+            counts = _counted(values, rows.category[side], len(strata), grid)
+            curves["all"][version] = _density(counts.sum(axis=0), grid, min_cell)
+            for k in shown:
+                curves[strata[k]][version] = _density(counts[k], grid, min_cell)
+        there = ("all", *(strata[k] for k in shown))
+        out[name] = {"grid": grid.tolist(), "strata": {label: curves[label] for label in there}}
     return out
 
 
@@ -49,20 +52,34 @@ def _grid(lowest: Array, highest: Array) -> Array:
     return np.linspace(low - margin, high + margin, _N_POINTS)
 
 
-def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
+def _counted(values: Array, category: Array, n_strata: int, grid: Array) -> Array:
+    """Return rows by stratum and fine bin of a range three times that of the grid.
+
+    What lies beyond is counted in the first and last bin.
+    """
+    n, known = _N_POINTS * _FINE, np.isfinite(values)
+    with np.errstate(over="ignore"):
+        place = (values[known] - grid[0]) / (grid[1] - grid[0]) * _FINE
+    place = np.clip(np.rint(place), -n, 2 * n - 1).astype(np.intp) + n
+    cell = category[known] * (3 * n) + place
+    return np.bincount(cell, minlength=3 * n * n_strata).reshape(n_strata, 3 * n)
+
+
+def _density(counts: Array, grid: Array, min_cell: int) -> list[float] | None:
     """Return a Gaussian kernel density on a grid; None for fewer than `min_cell` rows.
 
-    Silverman's bandwidth; rows are counted in 511 bins first, so the cost does not grow with them.
+    Silverman's bandwidth. Rows come as counts of fine bins, so the cost does not grow with them.
     """
-    known = values[np.isfinite(values)]
-    if too_few(len(known), min_cell):
+    total, n = int(counts.sum()), _N_POINTS * _FINE
+    if too_few(total, min_cell):
         return None
-    spread = min(known.std(ddof=1), np.subtract(*np.quantile(known, [0.75, 0.25])) / 1.349)
-    spread = spread if spread > 0 else known.std(ddof=1)
-    width = max(0.9 * spread * len(known) ** -0.2, grid[1] - grid[0])
-    fine = np.linspace(grid[0] - 3 * width, grid[-1] + 3 * width, 512)
-    counts, edges = np.histogram(known, bins=fine)
-    centres = (edges[:-1] + edges[1:]) / 2
-    kernel = np.exp(-0.5 * ((grid[:, None] - centres) / width) ** 2)
-    height = kernel @ counts / (len(known) * width * np.sqrt(2 * np.pi))
-    return [float(f"{h:.4g}") for h in height]
+    bins, below = np.arange(len(counts)), np.cumsum(counts)  # widths are in bins
+    sd = np.sqrt(counts @ (bins - counts @ bins / total) ** 2 / max(total - 1, 1))
+    low, high = np.searchsorted(below, [0.25 * total, 0.75 * total])
+    spread = min(sd, (high - low) / 1.349) if high > low else sd
+    width = max(0.9 * spread * total**-0.2, float(_FINE))
+    reach = min(int(np.ceil(4 * width)), n)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    smooth = np.convolve(counts[n - reach : 2 * n + reach], kernel, mode="valid")[::_FINE]
+    unit = width * (grid[1] - grid[0]) / _FINE
+    return [float(f"{h:.4g}") for h in smooth / (total * unit * np.sqrt(2 * np.pi))]

@@ -211,14 +211,12 @@ def _evaluated(
 ) -> Evaluation:
     """Evaluate one map: a study of one site and its reference."""
     errors, known_from = _errors(affine, adapter, domains)
-    is_own, by_controls = known_from == "these rows", False
-    if adapter is not None:
-        by_controls = "n_controls" in adapter.report_
-
-    def error(rows: ComparableRows) -> SystematicError | None:
-        return systematic_error(affine, adapter, domains, rows, is_own)
-
+    by_controls = adapter is not None and "n_controls" in adapter.report_
+    error = partial(systematic_error, affine, domains)
     known = _Known(errors, known_from, error, by_controls=by_controls)
+    if asked.pairs is not None:
+        paired = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
+        known = replace(known, agreement=paired)
     [found] = _finished([_draft(domains, affine, known, asked)])
     if not domains.has_rows or not domains.is_whole:
         return found
@@ -255,15 +253,15 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
-    found = known.agreement or _agreement(domains, affine, asked)
+    found = known.agreement
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
-    own = _of_bridges(error)  # other rows of these sites are of different people, and may differ
-    if not known.by_bridges:
-        own = _doubts(domains, comparison, error, before, after, known.by_controls)
+    own = _doubts(domains, comparison, error, before, after, known)
     doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
-    told = [*apart, *filter(None, noted), *_of_rows(known)]
+    if known.known_from == "other rows":
+        noted.append(Finding("note", "these are other rows than the map was fitted on."))
+    told = [*apart, *filter(None, noted)]
     findings = gravest_first([*told, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     labelled = asked.models, asked.labels
@@ -316,25 +314,6 @@ def _finished(drafts: list[_Draft]) -> list[Evaluation]:
             doubts = [in_doubt(float(gain.mean()), variance, *sizes)]
         found.append(replace(one, features=features, tolerances=tolerances, doubts=doubts))
     return found
-
-
-def _agreement(domains: Study, affine: Map, asked: _Asked) -> Agreement | None:
-    """Return the agreement of the given pairs, if there are any."""
-    if asked.pairs is None:
-        return None
-    return agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
-
-
-def _of_bridges(error: SystematicError | None) -> Iterator[str]:
-    """Yield the doubt about a map that was learned from bridge samples only."""
-    if error is None:
-        yield "no error of the map is known"
-
-
-def _of_rows(known: _Known) -> Iterator[Finding]:
-    """Yield a note if the rows are not those of the fit."""
-    if known.known_from == "other rows":
-        yield Finding("note", "these are other rows than the map was fitted on.")
 
 
 def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> BatchEvaluation:
@@ -517,11 +496,15 @@ def _doubts(
     error: SystematicError | None,
     before: ShiftTests,
     after: ShiftTests,
-    by_controls: bool,
+    known: _Known,
 ) -> Iterator[str]:
     """Yield the reasons why the expected error should not be trusted, if there are any."""
+    if known.by_bridges:  # other rows of such sites are of different people, and may differ
+        if error is None:
+            yield "no error of the map is known"
+        return
     if not domains.confounders:
-        yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
+        yield _BY_CONTROLS if known.by_controls else _PLAIN_MATCHING
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
     if few := few_subjects(domains, parts):
         text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "

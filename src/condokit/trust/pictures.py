@@ -1,13 +1,14 @@
 """Data for figures of all sites: components, shares of variance, features against confounders."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.covariates import design, left_of
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.records import Sheet
 from condokit.data.study import Confounder, Study
@@ -59,11 +60,16 @@ def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str])
     if not reference.any():
         reference = ~reference
     unit = ones_for_zeros(values["after"][reference].std(axis=0))
-    confounders = [_some(c, rows) for c in study.confounders]
+    confounders = [
+        replace(c, codes=c.codes[rows]) if c.values is None else replace(c, values=c.values[rows])
+        for c in study.confounders
+    ]
     chosen = subsample(len(names), _MOST_FEATURES)
     few = {name: X[:, chosen] / unit[chosen] for name, X in values.items()}
     scores, explained = _components(few)
-    terms = {"site": _dummies(domain)} | {c.name: _columns(c) for c in confounders}
+    every = np.arange(len(rows))
+    terms = {"site": (domain[:, None] == np.unique(domain)).astype(float)}
+    terms |= {c.name: design([c], every, 3) for c in confounders}
     drawn = [names.index(name) for name in shifted[:_MOST_CURVES]]
     return Pictures(
         [str(label) for label in study.labels],
@@ -90,14 +96,6 @@ def _fill(X: Array, domain: Array, n_domains: int) -> None:
         X[domain == b] = np.where(known, part, mean)
 
 
-def _some(confounder: Confounder, rows: Array) -> Confounder:
-    """Return a confounder of some rows only."""
-    own = confounder
-    values = None if own.values is None else own.values[rows]
-    codes = own.codes[rows] if own.values is None else own.codes
-    return Confounder(own.name, own.is_number, own.levels, codes, values)
-
-
 def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float, float]]:
     """Return scores on the first two principal axes of rows before the maps, and their shares.
 
@@ -117,21 +115,6 @@ def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float
     if axes.shape[1] < 2:  # one feature: its values alone
         scores = {name: np.column_stack([one, np.zeros(len(one))]) for name, one in scores.items()}
     return scores, (shares[0], shares[1])
-
-
-def _dummies(codes: Array) -> Array:
-    """Return indicators of all levels but the first."""
-    levels = np.unique(codes)
-    return (codes[:, None] == levels[1:]).astype(float)
-
-
-def _columns(confounder: Confounder) -> Array:
-    """Return the columns of a confounder in a regression: levels, or a cubic polynomial."""
-    if confounder.values is None:
-        return _dummies(confounder.codes)
-    z = confounder.values - confounder.values.mean()
-    z = z / max(float(np.abs(z).max()), 1e-300)
-    return np.column_stack([z, z**2, z**3])
 
 
 def _shares(values: dict[str, Array], terms: dict[str, Array]) -> Iterator[Any]:
@@ -157,12 +140,8 @@ def _shares(values: dict[str, Array], terms: dict[str, Array]) -> Iterator[Any]:
 
 def _unexplained(X: Array, terms: list[Array]) -> Array:
     """Return residual sums of squares of centred features after regression on all columns."""
-    columns = [one - one.mean(axis=0) for one in terms if one.shape[1]]
-    if not columns:
-        return np.asarray((X**2).sum(axis=0))
-    U, size, _ = np.linalg.svd(np.column_stack(columns), full_matrices=False)
-    U = U[:, size > 1e-9 * max(float(size[0]), 1e-300)]
-    return np.asarray((X**2).sum(axis=0) - ((U.T @ X) ** 2).sum(axis=0))
+    ones = np.ones((len(X), 1))
+    return np.asarray((left_of(np.column_stack([ones, *terms]), X) ** 2).sum(axis=0))
 
 
 def _curves(

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 from scipy.special import digamma, polygamma
-from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
-from condokit.conditionals import Moments
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.subsets import folds, subsample
-from condokit.divergences import ReverseKL
-from condokit.maps.families import LocationScale
-from condokit.summaries.moments import MomentPair
+from condokit.divergences.samples import squared_distances
 from condokit.trust.blocks import ComparableRows
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
@@ -28,6 +24,7 @@ _RIDGE = 5.0  # penalty of the classifier, in units of the mean eigenvalue
 _MOST_COMPONENTS = 100  # principal components that the classifier uses
 _WAVES = 100  # random Fourier features, by which it finds nonlinear differences
 _MOST_MOVED = 2000  # with more features, the map's errors are not added for the classifier
+_EXCEEDED = 10  # permuted labellings with as large an area, after which a p-value is known
 
 
 @dataclass(frozen=True)
@@ -144,15 +141,28 @@ def variance_explained(rows: ComparableRows, X: Array) -> float | None:
 
 
 def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
-    """Return mean silhouettes by domain and by combination of categories, of at most 1000 rows."""
+    """Return mean silhouettes by domain and by combination of categories, of at most 1000 rows.
+
+    The silhouette of a row is (b - a) / max(a, b), with a its mean distance to the other rows of
+    its cluster, and b that to the nearest other cluster; 0 for a row alone in its cluster.
+    """
     chosen = subsample(len(X), _MOST_SILHOUETTES)
     unit = ones_for_zeros(rows.after[~rows.is_query].std(axis=0))
     # centred, since distances between large numbers lose digits
     part = (X[chosen] - X[chosen].mean(axis=0)) / unit
+    distance = np.sqrt(squared_distances(part, part))
+    np.fill_diagonal(distance, 0.0)
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
-        usable = 1 < len(np.unique(labels)) < len(labels)
-        out[f"silhouette_{name}"] = float(silhouette_score(part, labels)) if usable else None
+        place, count = np.unique(labels, return_inverse=True, return_counts=True)[1:]
+        out[f"silhouette_{name}"] = None
+        if 1 < len(count) < len(labels):
+            sums, every = distance @ np.eye(len(count))[place], np.arange(len(place))
+            mine = sums[every, place] / np.maximum(count[place] - 1, 1)
+            sums[every, place] = np.inf
+            other = (sums / count).min(axis=1)
+            width = (other - mine) / ones_for_zeros(np.maximum(mine, other))
+            out[f"silhouette_{name}"] = float(np.where(count[place] > 1, width, 0.0).mean())
     return out
 
 
@@ -172,7 +182,7 @@ class ShiftTests:
     p_features: float  # the smallest of `adjusted`
     auc: float  # area under the ROC curve of a classifier of domains, in held-out rows
     chance: float  # its mean under permuted labels, which is below 0.5 as blocks are small
-    p_joint: float  # the share of labellings with an area at least as large
+    p_joint: float  # how probable an area at least as large is under permuted labels
 
     def __init__(
         self,
@@ -295,12 +305,18 @@ class ShiftTests:
             # rows are moved after the projection: the products then have few columns
             axes = axes / unit[:, None]
             from_centre = self.X[chosen] - self.errors.centre
-            auc = np.empty(n_labels)
+            areas = list[float]()
             for b, mine in enumerate(labels.T):
                 stretch, moved = np.expm1(self.log_scale[b])[:, None], projected.copy()
                 moved[mine] += from_centre[mine] @ (stretch * axes) + self.shift[b] @ axes
-                auc[b] = classify(centre(moved), mine[:, None])[0]
-        self.auc, self.p_joint = float(auc[0]), float((auc >= auc[0] - 1e-12).mean())
+                areas.append(classify(centre(moved), mine[:, None])[0])
+                if sum(area >= areas[0] - 1e-12 for area in areas[1:]) == _EXCEEDED:
+                    break
+            auc = np.array(areas)
+        # A large p-value needs few labellings: h exceedances in n of them give h / n (Besag and
+        # Clifford, 1991). If all were tried, the real one counts among them.
+        whole, exceeded = len(auc) == n_labels, int((auc[1:] >= auc[0] - 1e-12).sum())
+        self.auc, self.p_joint = float(auc[0]), (exceeded + whole) / (len(auc) - 1 + whole)
         self.chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
 
 
@@ -315,16 +331,20 @@ def _refitted_maps(
     if not usable:
         return 0.0, 0.0
     shape = usable[0][0].mean[0, 1:].shape  # every labelling of a feature is a feature of one fit
-    sides, ones = [], np.ones(len(usable))
-    for k in (0, 1):
-        mean = np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable])
-        var = ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
-        sides.append(Moments(mean, var, 1 / var, ones, ones))
     weights = np.array([block.weight[0] for block, _ in usable])
-    none = np.zeros(np.prod(shape), dtype=bool)
-    pair = MomentPair(sides[0], sides[1], weights / weights.sum(), none)
-    found = ReverseKL().solve(LocationScale(), pair)
-    return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
+    (x, var), (y, of_y) = (
+        [
+            np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable]),
+            ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable])),
+        ]
+        for k in (0, 1)
+    )
+    v = (weights / weights.sum())[:, None] / of_y
+    x_mean, y_mean = ((v * side).sum(axis=0) / v.sum(axis=0) for side in (x, y))
+    P = (v * (var + (x - x_mean) ** 2)).sum(axis=0)
+    Q = (v * (x - x_mean) * (y - y_mean)).sum(axis=0)
+    scale = (Q + np.sqrt(Q**2 + 4 * P)) / (2 * P)
+    return (y_mean - scale * x_mean).reshape(shape), np.log(scale).reshape(shape)
 
 
 class _Classifier:

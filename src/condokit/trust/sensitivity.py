@@ -118,7 +118,8 @@ def sensitivity(
         The table that the adapter was fitted on, as in `ConDoAdapter.fit`.
     n_splits : int, default=10
         Placebo splits of every kind; 0 for none. Maps by MMD or energy given continuous confounders
-        are slow: for these there are at most 2 splits, and of reliabilities only 0.8.
+        and those by chained imputation are slow: for these there are at most 2 splits, and of
+        reliabilities only 0.8. With `map="auto"` these are 1 and 0.8.
     random_state : int or None, default=None
         Seed of the splits; None is 0.
 
@@ -259,8 +260,10 @@ class _FirstFit:
 
     @property
     def is_slow(self) -> bool:
-        """Whether every fit draws rows at continuous confounders."""
-        return self.adapter.chosen_.recipe.needs == "samples" and bool(self.domains.continuous)
+        """Whether every fit draws rows at continuous confounders, or imputes them by forests."""
+        recipe = self.adapter.chosen_.recipe
+        draws = recipe.needs == "samples" and bool(self.domains.continuous)
+        return draws or recipe.conditional.imputes_rows
 
     def refit(self, domains: Study, same_family: bool = False) -> ConDoAdapter:
         """Fit an adapter with the same settings to other domains, however small their overlap.
@@ -301,9 +304,10 @@ def _left_out(fitted: _FirstFit) -> Iterator[Any]:
 def _other_reliabilities(fitted: _FirstFit) -> Iterator[Any]:
     """Yield how far the map moves for other reliabilities of each continuous confounder."""
     several = fitted.domains.continuous
+    tries_all = isinstance(fitted.adapter.map, str) and fitted.adapter.map == "auto"
+    shown = _RELIABILITIES if len(several) <= _MOST_SHOWN and not tries_all else (1.0, 0.8)
     for confounder in several:
-        few = (0.8,) if fitted.is_slow else (1.0, 0.8)
-        for share in few if fitted.is_slow or len(several) > _MOST_SHOWN else _RELIABILITIES:
+        for share in (0.8,) if fitted.is_slow else shown:
             try:
                 domains = at_reliability(fitted.domains, confounder.name, share)
                 yield confounder.name, share, *fitted.moved(domains)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,53 +51,29 @@ class Site:
         """Return the systematic error of values of this site; None if it is unknown.
 
         If the maps were learned from these rows, their own standard errors are used: they hold for
-        the whole path to the reference and count bridge samples. Otherwise a map of this site is
-        fitted again, against all others.
+        the whole path to the reference and count bridge samples. Otherwise, and for matrices, the
+        site is judged against all others.
         """
-        errors, believed, is_here = self.errors, self.map, self.known_from == "these rows"
-        is_diagonal = self.map.kind == "diagonal"
-        if not is_diagonal or (self.map.links is not None and not is_here):
-            known: Any = None if errors is None else SimpleNamespace(errors_=errors)
-            return systematic_error(self.map, known, self.domains, rows, is_here)
-        if not is_here or errors is None:
-            try:
-                with quietly():
-                    again = BatchAdapter(reference=self.domains.labels[1], joint=True)
-                    again.fit_study(self.domains)
-            except (ValueError, ArithmeticError):
-                return None
-            believed, errors = again.maps_[self.label], again.errors_[self.label]
-            if errors is None:
-                return None
+        errors = self.errors
+        if errors is None or self.map.kind != "diagonal" or self.known_from != "these rows":
+            return systematic_error(self.map, self.domains, rows)
         R = rows.residuals(rows.after).copy()  # a copy, as residuals may be the rows themselves
         for block in np.unique(rows.block):
             here = rows.block == block
             R[here] = R[here] - R[here].mean(axis=0)
-        return _error(self, believed, errors, Together.of_residuals(R, len(R)).number)
-
-
-def _error(
-    site: Site, believed: Map, errors: StandardErrors, n_effective: float
-) -> SystematicError:
-    """Return the systematic error of a site, given a believed map and its standard errors.
-
-    As in `condokit.trust.systematic`, for a believed map that is diagonal.
-    """
-    x, unit = site.rows, site.unit
-    h, p = site.map.without_links(x), believed.without_links(x)
-    noise = mean_square(errors.std(x) / unit)
-    squares = [mean_square((p - one) / unit) for one in (x, h)]
-    variances = [4 * square * noise + 2 * noise**2 for square in squares]
-    known = ~np.isnan(x)
-    n = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, x, 0.0).sum(axis=0) / n
-    moved = np.where(known, h - x, 0.0)
-    away = np.where(known, x - centre, 0.0)
-    shift = 2 * moved.sum(axis=0) / n * errors.std(centre[None])[0]
-    stretch = 2 * (moved * away).sum(axis=0) / n * errors.scale
-    gain = (shift**2 + stretch**2) / unit**4
-    before, after = (square + noise for square in squares)
-    return SystematicError(unit, before, after, (*variances, gain), n_effective)
+        x, unit = self.rows, self.unit
+        h, noise = self.map.without_links(x), mean_square(errors.std(x) / unit)
+        square = mean_square((h - x) / unit)
+        known = ~np.isnan(x)
+        n = np.maximum(known.sum(axis=0), 1)
+        centre = np.where(known, x, 0.0).sum(axis=0) / n
+        moved, away = (np.where(known, h - x, 0.0), np.where(known, x - centre, 0.0))
+        shift = 2 * moved.sum(axis=0) / n * errors.std(centre[None])[0]
+        stretch = 2 * (moved * away).sum(axis=0) / n * errors.scale
+        of_after = 2 * noise**2
+        variances = 4 * square * noise + of_after, of_after, (shift**2 + stretch**2) / unit**4
+        number = Together.of_residuals(R, len(R)).number
+        return SystematicError(unit, square + noise, noise, np.array(variances), number)
 
 
 def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> Iterator[Site]:

@@ -16,6 +16,7 @@ with the same mean and variance, mixed with the case that the domains do not dif
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import gammainc, gammaincinv
@@ -26,7 +27,6 @@ from condokit.data.arrays import ONE_SIDED_95, ones_for_zeros
 from condokit.data.links import apply as apply_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
-from condokit.data.tables import Table
 from condokit.fit.choose import candidates
 from condokit.fit.fit_map import Recipe, fit_quietly, fit_solution, likely_curves
 from condokit.maps.base import Map
@@ -34,12 +34,14 @@ from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
 from condokit.solvers.solution import Curves, Solution
 from condokit.trust.blocks import ComparableRows
-from condokit.trust.bootstrap import bootstrap
+from condokit.trust.mixing import SPREADS, Mixing, mixing, probabilities
 
 _MOST_VALUES = 2_000_000  # query rows times features that errors are averaged over
 _FEWEST_ROWS = 100  # of the query, however many features there are
 _FALLS = 0.55  # error after over error before; see `SystematicError.is_lowered`
-_N_RESAMPLES = 20  # of a bootstrap for maps without standard errors
+# probabilities that a map mixes features, if domains differ, and if a matrix was fitted
+_MIXES, _ASKED = 0.3, 0.5
+_MOST_LINES, _MOST_MATRIX = 20, 30  # features of which this is looked for, as it is slow
 _PIECES = 4  # of a curve, whose errors are taken to be independent
 
 
@@ -53,8 +55,8 @@ class SystematicError:
     unit: Array  # standard deviations of the reference
     before: Array
     after: Array
-    # sampling variances of `before`, of `after`, and of their difference
-    variances: tuple[Array, Array, Array]
+    # (3, n_features): variances of `before`, of `after`, and of their difference
+    variances: Array
     n_effective: float  # number of independent features that these are worth
     # positions of features for which a curve is more likely than a line
     curved: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp))
@@ -64,6 +66,9 @@ class SystematicError:
     # probability that the domains differ at all, and the squares before and after if they do not
     chance: float = 1.0
     alike: tuple[Array, Array] | None = None
+    # (n_hypotheses, 3, n_features): what hypotheses that all features share add to the means of the
+    # three, times the roots of their probabilities; `variances` contain the sums of their squares
+    shared: Array | None = None
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
         """Return the root mean square over features, and its 95% interval.
@@ -71,7 +76,7 @@ class SystematicError:
         `which` is 0 for the error before the map and 1 for the error after it.
         """
         squares = np.array([(self.before, self.after)[which].mean()])
-        variances = np.array([self._of_mean(self.variances[which])])
+        variances = np.array([self._of_mean(which)])
         alike = None if self.alike is None else self.alike[which].mean(keepdims=True)
         low, high = np.sqrt(limits(squares, variances, self.chance, alike))
         return float(np.sqrt(squares[0])), (float(low[0]), float(high[0]))
@@ -98,7 +103,7 @@ class SystematicError:
     def gain(self) -> tuple[float, float]:
         """Lower and upper 95% limits (each one-sided) of the gain, before - after, in variances."""
         mean = float((self.before - self.after).mean())
-        reach = ONE_SIDED_95 * np.sqrt(self._of_mean(self.variances[2]))
+        reach = ONE_SIDED_95 * np.sqrt(self._of_mean(2))
         return mean - reach, mean + reach
 
     @property
@@ -111,7 +116,8 @@ class SystematicError:
         says how many, and how many verdicts are wrong.
         """
         told, variance, _ = self.told
-        sure = float(told.mean()) > ONE_SIDED_95 * np.sqrt(self._of_mean(variance))
+        of_mean = self._of_mean(2) if self.plain is None else variance.mean() / self.n_effective
+        sure = float(told.mean()) > ONE_SIDED_95 * np.sqrt(of_mean)
         falls = float(self.after.mean()) < _FALLS**2 * float(self.before.mean())
         return self.gain[0] > 0 or bool(sure and falls)
 
@@ -125,15 +131,19 @@ class SystematicError:
         if is_line:
             added[self.curved] = 0.0
         square, variance = added * square, added * variance
-        before, after, gain = self.variances
-        variances = before + variance, after + variance, gain
+        variances = self.variances + np.array([variance, variance, 0 * variance])
         alike = self.alike and (self.alike[0] + square, self.alike[1] + square)
         before, after = self.before + square, self.after + square
         return replace(self, before=before, after=after, variances=variances, alike=alike)
 
-    def _of_mean(self, variances: Array) -> float:
-        """Return the variance of a mean over features that count as `n_effective`."""
-        return float(variances.mean()) / self.n_effective
+    def _of_mean(self, which: int) -> float:
+        """Return a variance of the mean over features, which count as `n_effective`."""
+        variance = self.variances[which]
+        if self.shared is None:
+            return float(variance.mean()) / self.n_effective
+        own = self.shared[:, which]
+        within = float((variance - (own**2).sum(axis=0)).mean()) / self.n_effective
+        return within + float((own.mean(axis=1) ** 2).sum())
 
 
 def limits(squares: Array, variances: Array, chance: float, alike: Array | None) -> Array:
@@ -164,59 +174,98 @@ def limits(squares: Array, variances: Array, chance: float, alike: Array | None)
     return np.array(found)
 
 
-def systematic_error(
-    affine: Map,
-    adapter: ConDoAdapter | None,
-    domains: Study,
-    rows: ComparableRows,
-    is_learned_here: bool,
-) -> SystematicError | None:
-    """Return the systematic errors of a map; None if they cannot be estimated.
-
-    `is_learned_here` says whether the map was fitted to these rows; then the sampling error of a
-    matrix is also counted.
-    """
+def systematic_error(affine: Map, domains: Study, rows: ComparableRows) -> SystematicError | None:
+    """Return the systematic errors of a map; None if they cannot be estimated."""
     domains = replace(domains, links=affine.links)
-    number = np.flatnonzero(rows.is_query)
-    n = max(_MOST_VALUES // max(domains.n_features, 1), _FEWEST_ROWS)
-    number = number[subsample(len(number), n)]
-    x, reference = rows.before[number], rows.after[~rows.is_query]
+    is_query, by_feature = rows.is_query, affine.kind in ("diagonal", "monotone")
+    x, Y = rows.before[is_query], rows.after
     if affine.links is not None:
         labels = domains.tables[0].labels
-        x, reference = (apply_links(affine.links, part, labels, "X") for part in (x, reference))
+        x, Y = (apply_links(affine.links, part, labels, "X") for part in (x, Y))
+    unit = np.sqrt(ones_for_zeros(Y[~is_query].var(axis=0)))
+    n = max(_MOST_VALUES // max(domains.n_features, 1), _FEWEST_ROWS)
+    every, x = x, x[subsample(len(x), n)]
     h = affine.without_links(x)
-    unit = np.sqrt(ones_for_zeros(reference.var(axis=0)))
     try:
         believed, recipe, chance = _posterior(domains)
         p, s = _believed(believed, x)
-        by_feature = affine.kind in ("diagonal", "monotone")
         found = likely_curves(domains, recipe, believed) if by_feature else None
-        curved = _bend(found, x, p, s)
-        if not by_feature:
-            left, own = _believed(_posterior(_mapped(domains, rows))[0], h)
-            if is_learned_here:
-                own = np.maximum(own, _sampling_error(adapter, domains, x))
-    except (ValueError, FloatingPointError):
+        curved, noise = _bend(found, x, p, s), (s**2).mean(axis=0)
+        bent = affine.kind == "monotone" or len(curved)
+        lines = Y.copy()
+        lines[is_query] = _believed(believed, every)[0]
+        others = [] if bent else _mixed(affine, believed, rows, lines, Y, (p, h), by_feature)
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return None
-    before, of_before = _square((p - x) / unit, s / unit)
+    if not (by_feature or others):
+        return None  # rows are too few to tell how far a matrix is off
+    gain = _of_gain(believed, x, h)
+    gain[curved] += _of_curved_gain(x[:, curved], (2 * np.abs(h - x) * s)[:, curved])
+    cases = [(*_squares(p, x, h, noise), gain)]
+    at_centre = _believed(believed, x.mean(axis=0)[None])[1][0] ** 2
+    for _, y, one in others:
+        own, q = at_centre + one.mean_variance(y), (h - x).T @ y / len(x)
+        of_gain = 4 * (at_centre * (h - x).mean(axis=0) ** 2 + one.variance(q))
+        cases.append((*_squares(p.mean(axis=0) + y + y @ one.mean.T, x, h, own), of_gain))
+    means = np.array([case[0] for case in cases]) / unit**2
+    within = np.array([[*case[1], case[2]] for case in cases]) / unit**4
+    log_odds = np.array([odds for odds, *_ in others])
+    chances = (
+        probabilities(log_odds, _MIXES * chance if by_feature else _ASKED) if others else np.ones(1)
+    )
+    mean, within = np.tensordot(chances, means, axes=1), np.tensordot(chances, within, axes=1)
+    before, after, _ = mean
+    shared = np.sqrt(chances)[:, None, None] * (means - mean)
+    variances = within + (shared**2).sum(axis=0)
+    if not by_feature:  # which rotation is right is less sure than linear approximations say
+        variances[2] = np.maximum(variances[2], variances[0] + variances[1])
     told = None
     if by_feature:
-        after, of_after = _square((p - h) / unit, s / unit)
-        gain = _of_gain(believed, x, h)
-        gain[curved] += _of_curved_gain(x[:, curved], (2 * np.abs(h - x) * s)[:, curved])
-        gain = gain / unit**4
         told = _told(believed.plain or believed, x, h, unit)
-        told[0][curved], told[1][curved] = (before - after)[curved], gain[curved]
-    else:
-        after, of_after = _square((left - h) / unit, own / unit)
-        gain = of_before + of_after
+        told[0][curved], told[1][curved] = (before - after)[curved], variances[2][curved]
     known = believed.evidence
     n_effective = float(len(unit)) if known is None else known.n_effective
-    variances = of_before, of_after, gain
+    error = SystematicError(unit, before, after, variances, n_effective, curved, told)
+    error = replace(error, shared=shared if others else None)
     if not by_feature or len(curved):  # a curve is a difference, and a matrix has no such chance
-        return SystematicError(unit, before, after, variances, n_effective, curved, told)
+        return error
     alike = np.zeros_like(before), (((h - x) / unit) ** 2).mean(axis=0)
-    return SystematicError(unit, before, after, variances, n_effective, curved, told, chance, alike)
+    return replace(error, chance=chance, alike=alike)
+
+
+def _mixed(
+    affine: Any,
+    believed: Solution,
+    rows: ComparableRows,
+    lines: Array,
+    Y: Array,
+    images: tuple[Array, Array],
+    by_feature: bool,
+) -> list[tuple[float, Array, Mixing]]:
+    """Return hypotheses that the true map mixes features: log odds, centred images, and law of E.
+
+    E is relative to the believed diagonal map. If the judged map is a matrix that fits the rows
+    better, E is measured from there, less the log-density of that matrix a priori. `lines` and
+    `Y` are all rows, the query's mapped by the believed map and by the judged one; `images` are
+    some query rows likewise.
+    """
+    d, (p, h) = Y.shape[1], images
+    if d > (_MOST_LINES if by_feature else _MOST_MATRIX):
+        return []
+    badly, at_lines = mixing(rows, lines)
+    if by_feature:
+        return [(one.log_odds, p - p.mean(axis=0), one) for one in at_lines]
+    unit = Y[~rows.is_query].std(axis=0)
+    away = (affine.A / believed.scale - np.eye(d)) * unit / ones_for_zeros(unit)[:, None]
+    square = affine.A @ affine.A.T
+    is_rigid = np.allclose(square, square[0, 0] * np.eye(d), atol=1e-6 * square[0, 0])
+    less, at_matrix = mixing(rows, Y, is_rigid)
+    found = []
+    for spread, one, other in zip(SPREADS, at_lines, at_matrix):
+        odds = other.log_odds + 0.5 * (badly - less) - 0.5 * (away**2).sum() / spread**2
+        cases = (one.log_odds, p - p.mean(axis=0), one), (odds, h - h.mean(axis=0), other)
+        found.append(max(cases, key=lambda case: case[0]))
+    return found
 
 
 def _bend(found: tuple[Array, Curves] | None, x: Array, p: Array, s: Array) -> Array:
@@ -277,14 +326,16 @@ def _of_curved_gain(x: Array, sd: Array) -> Array:
     return np.asarray((np.array(parts).reshape(_PIECES, -1) ** 2).sum(axis=0))
 
 
-def _square(error: Array, sd: Array) -> tuple[Array, Array]:
-    r"""Return mean and variance of the squared error of features, (n_features,).
+def _squares(p: Array, x: Array, h: Array, noise: Array) -> tuple[Array, tuple[Array, Array]]:
+    r"""Return mean squares of features before, after, and their difference; variances of two.
 
-    If the error is normal with mean e and variance s^2, its square has the mean :math:`e^2 + s^2`
-    and the variance :math:`4 e^2 s^2 + 2 s^4`; here with means over rows for both squares.
+    `noise` is the mean square of errors of p. If an error is normal with mean e and variance s^2,
+    its square has the mean :math:`e^2 + s^2` and the variance :math:`4 e^2 s^2 + 2 s^4`; here with
+    means over rows for both squares.
     """
-    square, noise = (error**2).mean(axis=0), (sd**2).mean(axis=0)
-    return square + noise, 4 * square * noise + 2 * noise**2
+    before, after = (((p - one) ** 2).mean(axis=0) for one in (x, h))
+    means = np.array([before + noise, after + noise, before - after])
+    return means, (4 * before * noise + 2 * noise**2, 4 * after * noise + 2 * noise**2)
 
 
 def _posterior(domains: Study) -> tuple[Solution, Recipe, float]:
@@ -301,27 +352,3 @@ def _posterior(domains: Study) -> tuple[Solution, Recipe, float]:
             return fit.straight[1], default.recipe, 1.0 if chance is None else chance
     with quietly():
         return fit_solution(domains, default.recipe), default.recipe, 1.0
-
-
-def _mapped(domains: Study, rows: ComparableRows) -> Study:
-    """Return the comparable rows as two domains, with query rows mapped."""
-    taken = rows.row_number
-    confounders = [
-        replace(c, codes=c.codes[taken]) if c.values is None else replace(c, values=c.values[taken])
-        for c in domains.confounders
-    ]
-    groups = None if domains.groups is None else domains.groups[taken]
-    code = (~rows.is_query).astype(np.intp)
-    return Study((Table(rows.after),), code, confounders, groups=groups)
-
-
-def _sampling_error(adapter: ConDoAdapter | None, domains: Study, x: Array) -> Array:
-    """Return standard errors of mapped rows; by a bootstrap, if the adapter has none."""
-    if adapter is None:
-        raise ValueError("A map alone does not tell its errors.")
-    errors = adapter.errors_
-    if errors is None:
-        with quietly():
-            errors = bootstrap(adapter, domains, domain=None, n_resamples=_N_RESAMPLES).errors
-        adapter.errors_ = None
-    return errors.std(x)
