@@ -127,7 +127,8 @@ class LawFit:
         """Return the map of the query to the reference; only for two domains."""
         maps = self.maps
         profile = maps.n_eff[:, 0], maps.profile[:, 0].T
-        known = Evidence(maps.sd, maps.n_effective, maps.dof, *profile, maps.directions)
+        known = Evidence(maps.sd, maps.n_effective, maps.dof, *profile)
+        known = replace(known, directions=maps.directions, df=maps.df, n_apart=maps.n_apart)
         return Solution(
             scale=maps.scale[:, 0],
             centre=maps.centre[:, 0],
@@ -663,6 +664,7 @@ def _in_units(
         profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
         n_effective=together.number_of(len(fixed)),
         directions=together.directions(len(fixed)),
+        n_apart=together.apart,
     )
     facts = {**facts, "heavy_tails": np.isfinite(maps.nu), "discrete": discrete.rare & ~rows.flat}
     return LawFit(found, rows.flat, facts)

@@ -24,6 +24,8 @@ class Evidence:
     n_eff: Array  # (n_features,): n, effective number of query rows
     profile: Array  # (3, n_features): G00, G01 and G11 in units of the reference
     directions: Any = None  # (n_features, k): see `law.posterior.Maps`
+    df: Any = None  # (n_features,): degrees of freedom by subjects, see there
+    n_apart: Any = None  # effective number of differences between features, see there
 
 
 @dataclass(frozen=True)
@@ -209,11 +211,13 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     arrays["widening"] = np.concatenate(widening)[order]
     known = [part.evidence for part in parts if part.evidence is not None]
     if len(known) == len(parts):
-        own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
+        own = together(known, ("residual_sd", "dof", "n_eff", "profile", "df"))
         sizes, numbers = zip(*((len(one.dof), one.n_effective) for one in known))
         number = joint_number(np.array(sizes), np.array(numbers))
         if all(one.directions is not None for one in known):
             own["directions"] = block_diag(*(one.directions for one in known))[order]
+        if all(one.n_apart is not None for one in known):
+            own["n_apart"] = sum(one.n_apart for one in known)
         arrays["evidence"] = Evidence(n_effective=number, **own)
         arrays["law"] = joined_law([part.law for part in parts], order)
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
