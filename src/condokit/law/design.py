@@ -297,6 +297,11 @@ class Together:
         number, d = self.number, len(self.varies)
         return number / d * n_features if 0 < d < n_features and number > 0.5 * d else number
 
+    def facts(self, n_features: int) -> dict[str, Any]:
+        """Return what maps of all features know of these correlations: see `posterior.Maps`."""
+        number, directions = self.number_of(n_features), self.directions(n_features)
+        return {"n_effective": number, "directions": directions, "n_apart": self.apart}
+
     def directions(self, n_features: int) -> Array:
         """Return weights of the main sums of features, (n_features, k), each of variance one.
 

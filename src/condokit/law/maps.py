@@ -50,25 +50,27 @@ def maps_of(at: Stacked, found: Found) -> Maps:
 def _by_subjects(at: Stacked) -> tuple[float, Array | float, float]:
     """Return degrees of freedom by subjects, and factors of variances of log-scales and images.
 
-    Degrees of freedom are infinite without subjects, else those of subjects less the columns of the
-    mean; a subject of several batches counts as many times less one. Rows of a subject say little
-    about scales, for subjects differ in their variances: a batch counts as many rows as it has
-    subjects. Variances of images were multiplied by dof / (dof - 2) for rows, which becomes that of
-    subjects.
+    Degrees of freedom are infinite without subjects, else numbers of subjects less the columns of
+    the mean; subjects of several batches count as often as they have rows, less one. Rows of a
+    subject say little about scales, for subjects differ in their variances: a batch counts as many
+    rows as it has subjects. Variances of images were multiplied by dof / (dof - 2) of rows, which
+    becomes that of subjects.
     """
     who = at.subjects
     if who is None or at.D is None:
         return np.inf, 1.0, 1.0
-    batch, subject = np.divmod(np.unique(who.batch * who.n_subjects + who.code), who.n_subjects)
-    units = float(np.maximum(np.bincount(subject) - 1, 1)[np.unique(subject)].sum())
+    pairs = np.unique(who.batch * who.n_subjects + who.code) % who.n_subjects
+    crosses = np.bincount(pairs, minlength=who.n_subjects) > 1
+    counts = at.counts.mean(axis=1)
+    rows = np.maximum(np.bincount(who.code, counts, who.n_subjects), 1e-300)
+    units = np.bincount(who.batch, counts * np.where(crosses, 1.0, 1 / rows)[who.code])
     fitted = len(at.penalty) - (np.einsum("drr->dr", at.inverses(None)[0]) @ at.penalty).mean()
-    df, n = max(units - float(fitted), 1.0), at.total.mean(axis=0)
-    ratio = np.bincount(batch, minlength=at.n_batches), n
-    one, two = (1 / np.maximum(x, 1)[at.others] + 1 / max(x[at.reference], 1) for x in ratio)
+    df, n = max(float(units.sum() - crosses.sum() - fitted), 1.0), np.bincount(who.batch, counts)
+    one, two = (1 / np.maximum(x, 1)[at.others] + 1 / max(x[at.reference], 1) for x in (units, n))
     root = np.sqrt(np.maximum(one / two, 1.0))
-    dof = float(n.sum()) - float(np.sum(at.penalty == 0))
-    each, rows = (max(x, 2.5) / (max(x, 2.5) - 2) for x in (df, dof))
-    return df, np.outer(root, root), max(each / rows, 1.0)
+    dof = float(n.sum() - (at.penalty == 0).sum())
+    widen, widened = (max(x, 2.5) / (max(x, 2.5) - 2) for x in (df, dof))
+    return df, np.outer(root, root), max(widen / widened, 1.0)
 
 
 def _of_two(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Array]:

@@ -166,28 +166,18 @@ def posterior(
     (n_features,), and `together` says how features correlate (None: not at all). The result has
     posterior standard deviations in place of standard errors.
     """
-    known, d = solution.evidence, len(unit)
-    number, directions, apart = float(d), None, None
-    if known is not None:
-        number, directions, apart = known.n_effective, known.directions, known.n_apart
-    elif together is not None:
-        number, directions, apart = together.number_of(d), together.directions(d), together.apart
-    maps = Maps(
+    maps = dict[str, Any](
         scale=solution.scale[:, None],
         centre=solution.centre[:, None],
         image=solution.image[:, None],
         cov_log=np.asarray(solution.se_log_scale)[:, None, None] ** 2,
         cov_image=np.asarray(solution.se_image)[:, None, None] ** 2,
-        sd=unit if known is None else known.residual_sd,
-        n_effective=number,
-        dof=None if known is None else known.dof,
-        directions=directions,
-        n_eff=None if known is None else known.n_eff[:, None],
-        profile=None if known is None else known.profile.T[:, None],
-        df=None if known is None else known.df,
-        n_apart=apart,
     )
-    found = posterior_of(maps)
+    if (known := solution.evidence) is None:
+        known = Maps(**maps, sd=unit, n_effective=float(len(unit)))
+        if together is not None:
+            known = replace(known, **together.facts(len(unit)))
+    found = posterior_of(replace(known, **maps))
     settled = replace(
         solution,
         scale=np.exp(found.log_scale[:, 0]),
