@@ -115,14 +115,9 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
                 tried = [_candidate(settings, diagonal, "likelihood", domains), *tried]
             return tried
         return [_candidate(settings, family, divergence, domains)]
-    bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
-    bends = (
-        bool(bends)
-        and domains.is_whole
-        and is_auto(settings["conditional"])
-        and settings["controls"] is None
-    )
-    lines: MapFamily = Monotone() if bends else LocationScale()
+    simple = is_auto(settings["conditional"]) and settings["controls"] is None and not named
+    bends = simple and domains.is_whole and domains.n_features <= _MOST_FEATURES
+    lines: MapFamily = Monotone() if bends and domains.confounders else LocationScale()
     first = _candidate(settings, lines, divergence, domains, sparing=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried

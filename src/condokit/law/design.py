@@ -251,11 +251,6 @@ class Together:
         gram = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
         return cls(gram, np.zeros((0, len(varies))), varies, n_rows)
 
-    @classmethod
-    def unknown(cls) -> "Together":
-        """Return an object that knows no correlation."""
-        return cls.of_products(np.zeros((0, 0)), 0.0)
-
     def among(self, features: Array) -> "Together":
         """Return the same for a larger table, in which these are the numbers of its features."""
         return replace(self, varies=features[self.varies])

@@ -255,7 +255,7 @@ def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
     """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
-        return Together.unknown()
+        return Together.of_products(np.zeros((0, 0)), 0.0)  # no correlation is known
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums = np.zeros((len(varies), len(varies)))
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):

@@ -125,7 +125,6 @@ class Maps:
             arrays[name] = np.concatenate(tables)[order]
         if all(part.directions is not None for part in parts):
             arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
-        if all(part.n_apart is not None for part in parts):
             arrays["n_apart"] = sum(part.n_apart or 0.0 for part in parts)
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
@@ -244,13 +243,14 @@ def _round(
         if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
             exact = _ScaleProfile(maps, b, scales.df)
         pair = shifts.level(b, share), scales.level(b, share, exact)
-        shift, scale = (np.r_[0.0, level.log_evidence] for level in pair)
+        shift, scale = (np.r_[0.0, evidence] for evidence, _ in pair)
         log = np.log(np.maximum(prior[b], 1e-300)) + shift[:, None] + scale
         chances[b] = np.exp(log - log.max()) * (prior[b] > 0)
         chances[b] /= chances[b].sum()
         sizes = chances[b].sum(axis=1)[1:], chances[b].sum(axis=0)[1:]
-        found.append([level.moments @ chance for level, chance in zip(pair, sizes)])
-        shifts.rounded[b] = _rounded(min(float(sizes[0].sum()), 1.0))
+        found.append([moments @ chance for (_, moments), chance in zip(pair, sizes)])
+        p = min(float(sizes[0].sum()), 1.0)
+        shifts.rounded[b] = p ** (_ROUNDING - 1) / (p**_ROUNDING + (1 - p) ** _ROUNDING)
     for kind, moments in zip(kinds, zip(*found)):
         kind.learn(np.stack(moments, axis=2))
     return chances
@@ -276,10 +276,8 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
         rest = np.maximum(dof - n, 0.5)
     level = np.where(n < _FEWEST_ROWS, min(chance, 0.025 / len(every)), chance)
     least = -float(ndtri(chance)) * se
-    # most features have the same numbers of rows, and quantiles of F are slow
-    _, one, place = np.unique(n + 1j * rest, return_index=True, return_inverse=True)
-    sides, beyond = (n[one], rest[one]), 1 - level[one]
-    up, down = ((0.5 * np.abs(np.log(fdtri(a, b, beyond))))[place] for a, b in (sides[::-1], sides))
+    sides = (rest, n), (n, rest)
+    up, down = (0.5 * np.abs(np.log(fdtri(a, b, 1 - level))) for a, b in sides)
     normal = np.sqrt(0.5 / n + 0.5 / rest)
 
     def reaches(away: Array) -> Array:
@@ -327,23 +325,12 @@ def _from_others(start: Array, found: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Level:
-    """Evidence and moments of one device's effects of one kind, for each size."""
-
-    log_evidence: Array  # (n_sizes,): log Bayes factor against no effect
-    # (3, n_features, n_sizes): posterior means, mean squares, and shares kept of estimates
-    moments: Array
-
-
-@dataclass(frozen=True)
 class _Sizes:
     """Sizes that effects of one kind may have."""
 
     sd: Array
     usual: float  # prior variance of effects, to begin with
     precision: Array  # of the normal distributions whose mixture is the prior, for size one
-    # whether errors of correlated features correlate, so that differences are further evidence
-    noise_in_common: bool = False
 
 
 class _Effects:
@@ -370,7 +357,7 @@ class _Effects:
         self.pulled = pulled & (self.var > 0)
         p, k = estimate.shape
         self.n_devices = k + (k > 1)
-        self.rounded = np.ones(self.n_devices)  # factors of means; see `_rounded`
+        self.rounded = np.ones(self.n_devices)  # factors of means; see `_ROUNDING`
         self.tau2 = np.full((p, self.n_devices), sizes.usual)
         self.x, self.c = estimate, self.var
         self.free = (_FREE * self.var + 1) * ~self.pulled
@@ -414,16 +401,19 @@ class _Effects:
         """Return which features of device b are pulled, (n_features,)."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(self, b: int, share: float, exact: "_ScaleProfile | None" = None) -> _Level:
-        """Return evidence and moments of a device's effects, whether in all features or in a few.
+    def level(
+        self, b: int, share: float, exact: "_ScaleProfile | None" = None
+    ) -> tuple[Array, Array]:
+        """Return log evidence and moments of a device's effects, in all features or in a few.
 
-        `share` multiplies the log evidence of each feature; `exact` is the profile likelihood, if
-        known.
+        For each size: the log Bayes factor against no effect, and the posterior means, mean squares
+        and shares kept of estimates, (3, n_features, n_sizes). `share` multiplies the log evidence
+        of each feature; `exact` is the profile likelihood, if known.
         """
         at, n_sizes = self.at(b), len(self.sizes.sd)
         moments = np.zeros((3, len(self.d), n_sizes))
         if not at.any():
-            return _Level(np.zeros(n_sizes), moments)
+            return np.zeros(n_sizes), moments
         x, c = self.x[at, b], self.c[at, b]
         log, kept, square = _normal(x, c, self.sizes, self.df)
         mean = kept * x[:, None]
@@ -438,7 +428,7 @@ class _Effects:
                 own = np.exp(np.log(part) + log - either) * each
             found.append(own)
             total.append(share * either.sum(axis=0) + np.log(max(weight, 1e-300)))
-        if self.sizes.noise_in_common and len(x) > 1:
+        if self.sizes is _SCALES and len(x) > 1:  # errors of correlated features correlate
             apart, gain, around = _differences(
                 x, c, self.sizes, share * len(x), self.apart, self.df
             )
@@ -447,7 +437,7 @@ class _Effects:
             found.append(around)
         evidence = np.logaddexp.reduce(total)
         moments[:, at] = sum(one * w for one, w in zip(found, np.exp(np.array(total) - evidence)))
-        return _Level(evidence + self._along(x, c, at, share, evidence), moments)
+        return evidence + self._along(x, c, at, share, evidence), moments
 
     def _along(self, x: Array, c: Array, at: Array, share: float, evidence: Array) -> float:
         """Return what sums of features add to the log `evidence` of all sizes.
@@ -495,7 +485,7 @@ def _t_precisions(df: float) -> Array:
 
 
 _SHIFTS = _Sizes(_SHIFT_SDS, float(_SHIFT_WEIGHTS @ _SHIFT_SDS**2) / 2, _t_precisions(_T_DEGREES))
-_SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1), noise_in_common=True)
+_SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1))
 
 
 def _differences(
@@ -520,14 +510,11 @@ def _differences(
     own, tau2 = max(1 - rho, 1e-3), sizes.sd**2
     z, precision = x / np.sqrt(c), float(np.mean(1 / c))
 
-    def evidence(square: Any, noise: float, effect: Array) -> Array:
-        """Return the log Bayes factor of an effect, for a square of variance noise without it."""
-        return _evidence(float(square) / noise, effect / noise, df)
-
     a, common = tau2 * precision, _GAIN_SD**2 * precision
     n_rest = min(np.inf if apart is None else apart, d - 1)
-    rest = n_rest * evidence(np.var(z, ddof=1), own, a)
-    level, gain = (evidence(np.mean(z) ** 2, rho + own / d, a / d + more) for more in (0.0, common))
+    rest = n_rest * _evidence(np.var(z, ddof=1) / own, a / own, df)
+    noise, square = rho + own / d, np.mean(z) ** 2
+    level, gain = (_evidence(square / noise, (a / d + more) / noise, df) for more in (0.0, common))
     weight = 1 / (c[:, None] + tau2)
     middle = weight.T @ x / weight.sum(axis=0)
     unsure = rho / precision + 1 / weight.sum(axis=0)
@@ -537,13 +524,7 @@ def _differences(
     mean = middle + kept * (x[:, None] - middle)
     square = mean**2 + kept * c[:, None] + (1 - kept) ** 2 * unsure
     around = np.array([mean, square, (tau2 + middle**2) / (tau2 + middle**2 + c[:, None])])
-    return level + rest - number * evidence(np.mean(z**2), 1.0, a), gain + rest, around
-
-
-def _rounded(chance: float) -> float:
-    """Return by what factor a shift of this probability is multiplied, so that odds are rounded."""
-    either = chance**_ROUNDING + (1 - chance) ** _ROUNDING
-    return chance ** (_ROUNDING - 1) / either
+    return level + rest - number * _evidence(np.mean(z**2), a, df), gain + rest, around
 
 
 def _evidence(square: Any, effect: Array, df: float) -> Array:
