@@ -20,7 +20,7 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     s, red, others = found.s, found.reduced, at.others
     two = at.n_batches == 2
     centre, image, cov_log, cov_image, both = (_of_two if two else _of_many)(at, found)
-    df, wider, wider_image = _by_subjects(at)
+    df, wider, wider_image = _by_subjects(at, found)
     cov_log, cov_image = cov_log * wider, cov_image * wider_image
     # of each domain, all others being given: R = rest + 2 s_b product + s_b^2 square
     whole = np.einsum("dbc,dc->db", red.Q, s)
@@ -47,7 +47,7 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     )
 
 
-def _by_subjects(at: Stacked) -> tuple[float, Array | float, float]:
+def _by_subjects(at: Stacked, found: Found) -> tuple[float, Array | float, float]:
     """Return degrees of freedom by subjects, and factors of variances of log-scales and images.
 
     Degrees of freedom are infinite without subjects, else numbers of subjects less the columns of
@@ -68,8 +68,9 @@ def _by_subjects(at: Stacked) -> tuple[float, Array | float, float]:
     df, n = max(float(units.sum() - crosses.sum() - fitted), 1.0), np.bincount(who.batch, counts)
     one, two = (1 / np.maximum(x, 1)[at.others] + 1 / max(x[at.reference], 1) for x in (units, n))
     root = np.sqrt(np.maximum(one / two, 1.0))
-    dof = float(n.sum() - (at.penalty == 0).sum())
-    widen, widened = (max(x, 2.5) / (max(x, 2.5) - 2) for x in (df, dof))
+    dof = float(np.mean(found.dof))
+    df = np.inf if df > 0.8 * dof else df  # as of bridge samples, which vary as rows do
+    widen, widened = (1 + 2 / (max(x, 2.5) - 2) for x in (df, dof))
     return df, np.outer(root, root), max(widen / widened, 1.0)
 
 

@@ -112,7 +112,7 @@ class Maps:
     cov_both: Any = None
     nu: Any = None  # (n_features,): degrees of freedom of residuals
     df: Any = None  # (n_features,): subjects less columns of the mean, infinite without subjects
-    n_apart: float | None = None  # effective number of differences between features; see `Together`
+    n_apart: float = np.inf  # effective number of differences between features; see `Together`
     # (n_features, n_directions): weights of independent sums of residuals, of variance one each
     directions: Any = None
 
@@ -125,7 +125,7 @@ class Maps:
             arrays[name] = np.concatenate(tables)[order]
         if all(part.directions is not None for part in parts):
             arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
-            arrays["n_apart"] = sum(part.n_apart or 0.0 for part in parts)
+            arrays["n_apart"] = sum(part.n_apart for part in parts)
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
@@ -349,7 +349,7 @@ class _Effects:
         sizes: _Sizes,
         df: float = np.inf,
         directions: Any = None,
-        apart: float | None = None,
+        apart: float = np.inf,
     ) -> None:
         self.d, self.S, self.sizes, self.directions = estimate, S, sizes, directions
         self.df, self.apart = df, apart
@@ -489,7 +489,7 @@ _SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1))
 
 
 def _differences(
-    x: Array, c: Array, sizes: _Sizes, number: float, apart: float | None, df: float
+    x: Array, c: Array, sizes: _Sizes, number: float, apart: float, df: float
 ) -> tuple[Array, Array, Array]:
     r"""Return evidence of differences between features, and of a common gain, for each size.
 
@@ -498,7 +498,7 @@ def _differences(
     :math:`a = \tau^2 / c` and :math:`a_0` the same for the gain, the mean of z has the variance
     :math:`\rho + (1 - \rho + a) / d`, and :math:`a_0` more if scales lie around a gain. Each
     difference from the mean has the variance :math:`1 - \rho + a`. The evidence is that of the mean
-    and of differences that count as `apart` independent ones (None: d - 1).
+    and of differences that count as `apart` independent ones, d - 1 at most.
 
     The first result is without a gain, relative to the evidence of n independent features. The
     second is with a gain, and the third has the moments of effects around it: they are pulled
@@ -511,8 +511,7 @@ def _differences(
     z, precision = x / np.sqrt(c), float(np.mean(1 / c))
 
     a, common = tau2 * precision, _GAIN_SD**2 * precision
-    n_rest = min(np.inf if apart is None else apart, d - 1)
-    rest = n_rest * _evidence(np.var(z, ddof=1) / own, a / own, df)
+    rest = min(apart, d - 1) * _evidence(np.var(z, ddof=1) / own, a / own, df)
     noise, square = rho + own / d, np.mean(z) ** 2
     level, gain = (_evidence(square / noise, (a / d + more) / noise, df) for more in (0.0, common))
     weight = 1 / (c[:, None] + tau2)
