@@ -57,6 +57,7 @@ _LEAST_ROWS = 20  # rows of a domain; with fewer no rows are held out
 _LEAST_PER_FEATURE = 2  # rows per feature from which map="affine" is averaged with a diagonal map
 _LOW_RANK_FEATURES = 10  # with fewer features a full matrix is small enough
 _ERRORS = (1.0, 4.0)  # standard errors between scores: up to 1 as good as the best, from 4 excluded
+_NATS = 2.0  # by which all held-out rows together prefer another map, that count as one such error
 _ROUNDS, _LEAST_SHARE = 200, 0.01  # EM steps for the weights of matrices; smaller weights are 0
 _MOST_WORSE = 1.0  # nats per feature that one held-out row may at most count against a map
 _DETERMINED = 60.0  # curvature times rows; in simulations matrices were found again from 70 on
@@ -114,14 +115,9 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
                 tried = [_candidate(settings, diagonal, "likelihood", domains), *tried]
             return tried
         return [_candidate(settings, family, divergence, domains)]
-    bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
-    bends = (
-        bool(bends)
-        and domains.is_whole
-        and is_auto(settings["conditional"])
-        and settings["controls"] is None
-    )
-    lines: MapFamily = Monotone() if bends else LocationScale()
+    simple = is_auto(settings["conditional"]) and settings["controls"] is None and not named
+    bends = simple and domains.is_whole and domains.n_features <= _MOST_FEATURES
+    lines: MapFamily = Monotone() if bends and domains.confounders else LocationScale()
     first = _candidate(settings, lines, divergence, domains, sparing=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
@@ -257,9 +253,11 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
                 break  # otherwise weigh again, without those that have just failed
     if any(used) and domains.gaps is not None and candidates[0].recipe.sparing:
         warn_incomplete(domains, report.complete_rows or {})
-    chosen = int(weights.argmax())
     if any(fits[k].map.kind == "monotone" for k in used):  # curves and matrices make no one map
-        used, weights = [chosen], np.eye(len(weights))[chosen]
+        bent = weights[0] >= 0.5
+        weights = np.where(np.arange(len(weights)) == 0, bent, ~bent * weights)
+        weights, used = weights / weights.sum(), np.flatnonzero(weights).tolist()
+    chosen = int(weights.argmax())
     table = _ladder(candidates, scores, weights)
     name = candidates[chosen].name if fits[chosen].map.kind != "monotone" else "monotone"
     report = replace(fits[chosen].report, ladder=table, chosen_map=name)
@@ -464,12 +462,13 @@ class _Trial:
         r"""Return the weights of all candidates; they change smoothly with the scores.
 
         If the score of candidate k is worse than the best by :math:`t_k` standard errors of the
-        paired difference, it counts as equally good to the degree :math:`v_k = (4 - t_k) / 3`,
-        clipped to [0, 1]. The simplest equally good candidate is wanted, and simpler ones come
-        first, so :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map may be worse than a
-        matrix by two nats for each of the matrix's :math:`d^2` entries, shared by the N query rows:
-        by :math:`2 d^2 / N`, but no more than 0.1 nats per feature. The weight that remains for
-        matrices is divided among them by likelihood; see `stacked`.
+        paired difference, or by 2 t_k nats in all rows together, it counts as equally good to the
+        degree :math:`v_k = (4 - t_k) / 3`, clipped to [0, 1]. The simplest equally good candidate
+        is wanted, and simpler ones come first, so :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A
+        diagonal map may be worse than a matrix by two nats for each of the :math:`d (d - 1)`
+        entries off the diagonal, shared by the N query rows: by :math:`2 d (d - 1) / N`, but no
+        more than 0.1 nats per feature. The weight that remains for matrices is divided among them
+        by likelihood; see `stacked`.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure]
@@ -477,14 +476,14 @@ class _Trial:
             return np.eye(len(scores))[0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
-        tolerance, left = min(_TOLERANCE * d, 2 * d**2 / n_rows), 1.0
+        tolerance, left = min(_TOLERANCE * d, 2 * d * (d - 1) / n_rows), 1.0
         for k in alive:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
             error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
             if self.candidates[k].recipe.sparing:
                 gap -= tolerance
-            worse = gap / max(error, 1e-300)
+            worse = max(gap / max(error, 1e-300), gap * n_rows / _NATS)
             weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))
             left -= weights[k]
         matrices = [k for k in alive if k > 0]

@@ -84,7 +84,8 @@ def matrix_errors(
     smooth = conditional.is_smooth  # then every bootstrap sample goes through all rows
     too_large = d * comparison.used.size > _MOST_VALUES if smooth else most < _FEWEST_PARCELS
     slow = smooth and not isinstance(conditional, Splines)
-    if too_large or slow or d > (_MOST_CLOSED if closed else MOST_DENSE):
+    open_turn = not closed and n_values == 1  # one stratum leaves a rotation open
+    if too_large or slow or open_turn or d > (_MOST_CLOSED if closed else MOST_DENSE):
         return None
     some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
 
@@ -92,8 +93,6 @@ def matrix_errors(
         found = fitted.divergence.solve(fitted.family, other)
         return found.scale, found.offset
 
-    if not closed and n_values == 1:  # one stratum leaves a rotation open
-        return None
     rows: ResampledGaussians | ResampledCurves
     if smooth:
         rows = ResampledCurves(domains, comparison, pair, conditional)
@@ -140,9 +139,8 @@ def sample_errors(fitted: SolvedMap, samples: Samples) -> Later | None:
     `samples` contain the features that vary. Rows that were drawn along fitted curves do not show
     the sampling error of these curves, so errors are unknown then.
     """
-    if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
-        return None
-    return partial(_sample_errors, fitted, samples)
+    known = hasattr(fitted.divergence, "distances") and samples.n_rows is None
+    return partial(_sample_errors, fitted, samples) if known else None
 
 
 def _sample_errors(fitted: SolvedMap, samples: Samples) -> StandardErrors | None:

@@ -44,9 +44,15 @@ from condokit.fit.errors import (
 )
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
-from condokit.fit.rotations import ALIKE, AXES_ALIKE, check_rectangular, warn_of_rotations
+from condokit.fit.rotations import (
+    ALIKE,
+    AXES_ALIKE,
+    check_rectangular,
+    has_ties,
+    warn_constant,
+    warn_of_rotations,
+)
 from condokit.fit.shrinkage import shrink
-from condokit.fit.ties import has_ties, warn_constant
 from condokit.law.estimate import together_of
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
@@ -113,9 +119,8 @@ class Recipe:
 
     def diagonal(self) -> "Recipe":
         """Return the recipe of a location-scale map in place of one with a matrix."""
-        divergence = self.divergence
-        if divergence.forms.get("diagonal") != "moments":
-            divergence = PooledLikelihood()
+        keeps = self.divergence.forms.get("diagonal") == "moments"
+        divergence = self.divergence if keeps else PooledLikelihood()
         return replace(self, family=LocationScale(), divergence=divergence)
 
 
@@ -246,8 +251,7 @@ def likely_curves(
                 found = fit_curves(part, how.compare, compared, own, None, "auto", True)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return None
-    bent = np.zeros(0, dtype=np.intp) if found is None else np.flatnonzero(found.bent > 0.5)
-    if found is None or not len(bent):
+    if found is None or not len(bent := np.flatnonzero(found.bent > 0.5)):
         return None
     parts = {name: getattr(found, name)[bent] for name in found.__dataclass_fields__}
     return places[bent], Curves(**parts)
@@ -291,9 +295,8 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     shrinks = recipe.shrinkage == "auto" and plain.se_image is not None and len(unit) > 1
     if shrinks and plain.evidence is None and not domains.confounders and domains.gaps is None:
         together = together_of(Rows.read(domains, comparison, recipe.family.has_scale))
-    shrunk = shrink(plain, unit, recipe.shrinkage, together)
-    solution = shrunk.solution
-    facts = {"constant_features": table.names_of(flat), **shrunk.facts(plain, table), **fallback}
+    solution, facts = shrink(plain, unit, recipe.shrinkage, together, table)
+    facts = {"constant_features": table.names_of(flat), **facts, **fallback}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
@@ -550,10 +553,8 @@ def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     shift = moments.weights @ (moments.reference.mean - moments.query.mean)
-    shrunk, errors = (
-        _towards_identity(*_embedded((np.ones(d), shift), solution, kept), recipe),
-        None,
-    )
+    start = _embedded((np.ones(d), shift), solution, kept)
+    shrunk, errors = _towards_identity(*start, recipe), None
     share = 1.0 - recipe.shrinkage if isinstance(recipe.shrinkage, float) else 1.0
     left, right = np.zeros((2, d, rank))
     left[kept], right[kept] = share * np.asarray(solution.left), solution.right

@@ -3,7 +3,7 @@
 Its strength is learned from all features together, and it fades as rows are added.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,32 +15,6 @@ from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
 _FEW_OTHERS = 0.01  # share of features with scales far from one that may be chance, not other units
-
-
-@dataclass(frozen=True)
-class Shrunk:
-    """A map after shrinkage, and how much of the plain estimate is left."""
-
-    solution: Solution
-    # mean shares of plain log-scales and shifts that are left: 1 is no shrinkage, 0 the identity
-    kept: tuple[float, float] = (1.0, 1.0)
-    # probabilities that the domains differ at all, and that scales differ
-    chances: tuple[float | None, float | None] = (None, None)
-    other_units: Array | None = None  # features whose scales are too far from one to be shrunk
-
-    def facts(self, plain: Solution, table: Table) -> dict[str, Any]:
-        """Return facts for the report; warn of scales that look like other units."""
-        facts: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
-        facts |= dict(zip(("chance_of_difference", "chance_of_scale"), self.chances))
-        facts["n_iter"] = plain.n_iter
-        if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
-            warn(
-                "other-units",
-                "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
-                "scales are not shrunk towards one.",
-                names=listing(table.names_of(self.other_units)),
-            )
-        return facts | _facts_of_law(plain.law, table)
 
 
 def warn_as_normal(names: list[str] | None) -> None:
@@ -79,27 +53,37 @@ def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
 
 
 def shrink(
-    solution: Solution, unit: Array, shrinkage: Any, together: Together | None = None
-) -> Shrunk:
-    """Shrink a diagonal map as `shrinkage` asks; `unit` are standard deviations of the features.
+    solution: Solution, unit: Array, shrinkage: Any, together: Together | None, table: Table
+) -> tuple[Solution, dict[str, Any]]:
+    """Shrink a diagonal map as `shrinkage` asks; return it, and facts for the report.
 
-    "auto" is the posterior mean of `condokit.law.posterior`; a number s leaves the share 1 - s of
-    log-scales and shifts. `together` says as how many independent features the features count; it
-    is used if the solution does not say so itself.
+    `unit` are standard deviations of the features. "auto" is the posterior mean of
+    `condokit.law.posterior`; a number s leaves the share 1 - s of log-scales and shifts. `together`
+    says as how many independent features the features count; it is used if the solution does not
+    say so itself. Warns of scales that look like other units.
     """
     knows_errors = solution.se_log_scale is not None and solution.se_image is not None
+    facts: dict[str, Any] = {"n_iter": solution.n_iter, **_facts_of_law(solution.law, table)}
     if shrinkage == "auto" and knows_errors:
         shrunk, found = posterior(solution, unit, together)
+        if found.other_units.mean() > _FEW_OTHERS:
+            warn(
+                "other-units",
+                "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
+                "scales are not shrunk towards one.",
+                names=listing(table.names_of(found.other_units[:, 0])),
+            )
         log_scale = _share(np.log(shrunk.scale), np.log(solution.scale))
         shift = _share(shrunk.image - shrunk.centre, solution.image - solution.centre)
-        chances = float(found.differs[0]), float(found.scaled[0])
-        return Shrunk(shrunk, (log_scale, shift), chances, found.other_units[:, 0])
-    if shrinkage in ("auto", None, 0.0):
-        return Shrunk(solution)
-    share = 1.0 - shrinkage
-    scale = np.exp(share * np.log(solution.scale))
+        differs = {"chance_of_difference": found.differs[0], "chance_of_scale": found.scaled[0]}
+        facts |= {name: float(chance) for name, chance in differs.items()}
+        return shrunk, facts | {"kept_log_scale": log_scale, "kept_shift": shift}
+    share = 1.0 if shrinkage in ("auto", None) else 1.0 - shrinkage
+    facts |= {"kept_log_scale": share, "kept_shift": share}
+    if share == 1:
+        return solution, facts
     image = solution.centre + share * (solution.image - solution.centre)
-    return Shrunk(replace(solution, scale=scale, image=image), (share, share))
+    return replace(solution, scale=solution.scale**share, image=image), facts
 
 
 def _share(kept: Array, plain: Array) -> float:

@@ -36,6 +36,7 @@ ROWS_PER_COLUMN = 4.0  # with fewer rows per column of D, its columns are penali
 INDEX_COST = 0.25  # nats per continuous column: an index was fitted to the data
 _MOST_DIRECTIONS = 8  # principal directions of features that are kept, at most,
 _ROWS_A_DIRECTION = 8  # and rows needed for each
+_MOST_COMPARED = 300  # features of which all pairs are compared
 _LEAST_ALONG = 1e-3  # added to the variance along a direction, in that of one feature
 
 
@@ -238,11 +239,6 @@ class Together:
         gram = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
         return cls(gram, np.zeros((0, len(varies))), varies, n_rows)
 
-    @classmethod
-    def unknown(cls) -> "Together":
-        """Return an object that knows no correlation."""
-        return cls.of_products(np.zeros((0, 0)), 0.0)
-
     def among(self, features: Array) -> "Together":
         """Return the same for a larger table, in which these are the numbers of its features."""
         return replace(self, varies=features[self.varies])
@@ -259,6 +255,22 @@ class Together:
         r2 = min(max((square - d) / (d * (d - 1)) - 1 / max(self.n_rows, 1.0), 0.0), 1.0)
         return d / (1 + (d - 1) * r2)
 
+    @cached_property
+    def apart(self) -> float:
+        r"""The effective number of differences between features' log-scales.
+
+        Errors of log-scales correlate by squared correlations of features. Without what they have
+        in common, these are C, and the number is :math:`(\mathrm{tr}\, C)^2 / \mathrm{tr}\, C^2`.
+        """
+        few = subsample(len(self.varies), _MOST_COMPARED)
+        if len(few) < 3:
+            return 1.0
+        E = self.columns[:, few]
+        square = (E.T @ E if len(E) else self.gram[np.ix_(few, few)]) ** 2
+        square -= square.mean(axis=0)
+        square -= square.mean(axis=1, keepdims=True)
+        return float(np.trace(square) ** 2 / max(np.einsum("ij,ij->", square, square), 1e-300))
+
     def number_of(self, n_features: int) -> float:
         """Return the effective number of all features, given that of the subset that was compared.
 
@@ -267,6 +279,11 @@ class Together:
         """
         number, d = self.number, len(self.varies)
         return number / d * n_features if 0 < d < n_features and number > 0.5 * d else number
+
+    def facts(self, n_features: int) -> dict[str, Any]:
+        """Return what maps of all features know of these correlations: see `posterior.Maps`."""
+        number, directions = self.number_of(n_features), self.directions(n_features)
+        return {"n_effective": number, "directions": directions, "n_apart": self.apart}
 
     def directions(self, n_features: int) -> Array:
         """Return weights of the main sums of features, (n_features, k), each of variance one.

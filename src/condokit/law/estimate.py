@@ -43,7 +43,7 @@ from condokit.law.stacked import Found, Stacked, nodes, solve
 from condokit.law.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, fit_in_passes
 from condokit.law.subjects import Subjects
 from condokit.law.weights import fit_weights, shape
-from condokit.solvers.solution import Evidence, Solution, joined_law
+from condokit.solvers.solution import Solution, joined_law
 from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # rows x features of a group that is fitted at a time
@@ -126,8 +126,6 @@ class LawFit:
     def solution(self) -> Solution:
         """Return the map of the query to the reference; only for two domains."""
         maps = self.maps
-        profile = maps.n_eff[:, 0], maps.profile[:, 0].T
-        known = Evidence(maps.sd, maps.n_effective, maps.dof, *profile, maps.directions)
         return Solution(
             scale=maps.scale[:, 0],
             centre=maps.centre[:, 0],
@@ -135,7 +133,7 @@ class LawFit:
             se_log_scale=np.sqrt(maps.cov_log[:, 0, 0]),
             se_image=np.sqrt(maps.cov_image[:, 0, 0]),
             covariance=maps.cov_both[:, 0],
-            evidence=known,
+            evidence=maps,
             law=self.law,
         )
 
@@ -257,7 +255,7 @@ def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
     """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
-        return Together.unknown()
+        return Together.of_products(np.zeros((0, 0)), 0.0)  # no correlation is known
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums = np.zeros((len(varies), len(varies)))
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
@@ -653,8 +651,7 @@ def _in_units(
         cov_both=np.where(free, maps.cov_both * to, 0.0),
         sd=maps.sd * to[:, 0],
         profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
-        n_effective=together.number_of(len(fixed)),
-        directions=together.directions(len(fixed)),
+        **together.facts(len(fixed)),
     )
     facts = {**facts, "heavy_tails": np.isfinite(maps.nu), "discrete": discrete.rare & ~rows.flat}
     return LawFit(found, rows.flat, facts)

@@ -13,9 +13,9 @@ likelihoods:
   scales of about :math:`\tau_\delta / 4`.
 - Features. If a device differs, either all of its features do or one in ten. Log-scales are normal
   around 0; shifts have a t distribution with 3 degrees of freedom.
-- Estimates. A shift is normal around its estimate. A log-scale has the profile likelihood of its
-  map, tempered so that its curvature at the maximum is 1 / V; where no likelihood is known it is
-  normal.
+- Estimates. A shift is normal around its estimate, or t where rows belong to few subjects. A
+  log-scale has the profile likelihood of its map, tempered so that its curvature at the maximum is
+  1 / V; where no likelihood is known it is normal.
 
 Features are correlated, so d of them are the evidence of `n_effective` independent ones: the
 logarithm of their likelihood is multiplied by n_effective / d. An effect that features have in
@@ -23,6 +23,9 @@ common can be an error that they share, but differences between features cannot.
 differ are more evidence than that, and they may lie around one common gain (`_differences`). Sums
 of features that hardly vary have precise shifts, and are further evidence of a difference
 (`_Effects._along`).
+
+The estimate of a shift is its posterior mean, except that the odds of a shift are squared: shifts
+of which the data are not sure are what makes mapped values worse than unmapped ones.
 
 **Several devices.** Differences from the reference have errors of covariance S, and contain the
 reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of the
@@ -65,7 +68,6 @@ _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])  # sizes of log-scales
 _SCALE_OF_SHIFT, _LOG_FACTOR, _ANY_SIZE = 0.25, 0.7, 0.1
 _GAIN = 0.25  # probability that log-scales of all features lie around one gain,
 _GAIN_SD = 0.3  # and the standard deviation of its logarithm
-_REST = 4.0  # differences of scales are worth this times the effective number of features
 _SHARES = np.array([0.1, 1.0])  # of features that differ, if a device does,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and their prior probabilities
 _SUMS = (0.1, 0.5)  # the same for sums of features
@@ -74,6 +76,10 @@ _UNIT_TOLERANCE = float(np.log(1.5))  # log distance from a power of ten, at mos
 _FEWEST_ROWS = 8.0  # effective query rows below which intervals allow for the number of features
 _MANY_ROWS = 1e6  # used where no likelihood is known, so that intervals are normal
 _T_DEGREES = 3.0
+_MANY_SUBJECTS = 40.0  # degrees of freedom from which errors are taken as normal
+# posterior odds of a shift are raised to this power for the estimate: the mean of the posterior has
+# power 1, its median is nearly a step. Doubtful shifts are the ones that make values worse
+_ROUNDING = 2.0
 _T_NODES = 6  # normal distributions whose mixture stands for t
 _BEYOND = 25.0  # residual standard deviations beyond which that mixture is no t any more
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
@@ -105,6 +111,8 @@ class Maps:
     # (n_features, k): covariances of log-scale and image, nonzero for skewed residuals
     cov_both: Any = None
     nu: Any = None  # (n_features,): degrees of freedom of residuals
+    df: Any = None  # (n_features,): subjects less columns of the mean, infinite without subjects
+    n_apart: float = np.inf  # effective number of differences between features; see `Together`
     # (n_features, n_directions): weights of independent sums of residuals, of variance one each
     directions: Any = None
 
@@ -117,6 +125,7 @@ class Maps:
             arrays[name] = np.concatenate(tables)[order]
         if all(part.directions is not None for part in parts):
             arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
+            arrays["n_apart"] = sum(part.n_apart for part in parts)
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
@@ -129,7 +138,7 @@ class Maps:
 
 _MAP_ARRAYS = (
     *("scale", "centre", "image", "cov_log", "cov_image", "cov_both"),
-    *("sd", "dof", "n_eff", "profile", "nu"),
+    *("sd", "dof", "n_eff", "profile", "nu", "df"),
 )
 
 
@@ -156,26 +165,18 @@ def posterior(
     (n_features,), and `together` says how features correlate (None: not at all). The result has
     posterior standard deviations in place of standard errors.
     """
-    known, d = solution.evidence, len(unit)
-    number, directions = float(d), None
-    if known is not None:
-        number, directions = known.n_effective, known.directions
-    elif together is not None:
-        number, directions = together.number_of(d), together.directions(d)
-    maps = Maps(
+    maps = dict[str, Any](
         scale=solution.scale[:, None],
         centre=solution.centre[:, None],
         image=solution.image[:, None],
         cov_log=np.asarray(solution.se_log_scale)[:, None, None] ** 2,
         cov_image=np.asarray(solution.se_image)[:, None, None] ** 2,
-        sd=unit if known is None else known.residual_sd,
-        n_effective=number,
-        dof=None if known is None else known.dof,
-        directions=directions,
-        n_eff=None if known is None else known.n_eff[:, None],
-        profile=None if known is None else known.profile.T[:, None],
     )
-    found = posterior_of(maps)
+    if (known := solution.evidence) is None:
+        known = Maps(**maps, sd=unit, n_effective=float(len(unit)))
+        if together is not None:
+            known = replace(known, **together.facts(len(unit)))
+    found = posterior_of(replace(known, **maps))
     settled = replace(
         solution,
         scale=np.exp(found.log_scale[:, 0]),
@@ -195,8 +196,9 @@ def posterior_of(maps: Maps) -> Posterior:
     # the shift at x0, in the units that the power of ten suggests
     shift = (maps.image - ratio * maps.centre) / sd
     errors = maps.cov_image / sd[:, :, None] ** 2
-    shifts = _Effects(shift, errors, ~no_pull, _SHIFTS, maps.directions)
-    scales = _Effects(log_m - ten, maps.cov_log, ~no_pull, _SCALES)
+    df = np.inf if maps.df is None else float(np.min(maps.df))
+    shifts = _Effects(shift, errors, ~no_pull, _SHIFTS, df, directions=maps.directions)
+    scales = _Effects(log_m - ten, maps.cov_log, ~no_pull, _SCALES, df, apart=maps.n_apart)
     (d, k), kinds = log_m.shape, (shifts, scales)
     number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
@@ -239,14 +241,16 @@ def _round(
     for b in range(shifts.n_devices):
         exact = None
         if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
-            exact = _ScaleProfile(maps, b)
+            exact = _ScaleProfile(maps, b, scales.df)
         pair = shifts.level(b, share), scales.level(b, share, exact)
-        shift, scale = (np.r_[0.0, level.log_evidence] for level in pair)
+        shift, scale = (np.r_[0.0, evidence] for evidence, _ in pair)
         log = np.log(np.maximum(prior[b], 1e-300)) + shift[:, None] + scale
         chances[b] = np.exp(log - log.max()) * (prior[b] > 0)
         chances[b] /= chances[b].sum()
         sizes = chances[b].sum(axis=1)[1:], chances[b].sum(axis=0)[1:]
-        found.append([level.moments @ chance for level, chance in zip(pair, sizes)])
+        found.append([moments @ chance for (_, moments), chance in zip(pair, sizes)])
+        p = min(float(sizes[0].sum()), 1.0)
+        shifts.rounded[b] = p ** (_ROUNDING - 1) / (p**_ROUNDING + (1 - p) ** _ROUNDING)
     for kind, moments in zip(kinds, zip(*found)):
         kind.learn(np.stack(moments, axis=2))
     return chances
@@ -272,10 +276,8 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
         rest = np.maximum(dof - n, 0.5)
     level = np.where(n < _FEWEST_ROWS, min(chance, 0.025 / len(every)), chance)
     least = -float(ndtri(chance)) * se
-    # most features have the same numbers of rows, and quantiles of F are slow
-    _, one, place = np.unique(n + 1j * rest, return_index=True, return_inverse=True)
-    sides, beyond = (n[one], rest[one]), 1 - level[one]
-    up, down = ((0.5 * np.abs(np.log(fdtri(a, b, beyond))))[place] for a, b in (sides[::-1], sides))
+    sides = (rest, n), (n, rest)
+    up, down = (0.5 * np.abs(np.log(fdtri(a, b, 1 - level))) for a, b in sides)
     normal = np.sqrt(0.5 / n + 0.5 / rest)
 
     def reaches(away: Array) -> Array:
@@ -323,22 +325,12 @@ def _from_others(start: Array, found: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Level:
-    """Evidence and moments of one device's effects of one kind, for each size."""
-
-    log_evidence: Array  # (n_sizes,): log Bayes factor against no effect
-    # (3, n_features, n_sizes): posterior means, mean squares, and shares kept of estimates
-    moments: Array
-
-
-@dataclass(frozen=True)
 class _Sizes:
     """Sizes that effects of one kind may have."""
 
     sd: Array
     usual: float  # prior variance of effects, to begin with
     precision: Array  # of the normal distributions whose mixture is the prior, for size one
-    noise_in_common: bool = False  # whether errors of correlated features correlate
 
 
 class _Effects:
@@ -350,13 +342,22 @@ class _Effects:
     """
 
     def __init__(
-        self, estimate: Array, S: Array, pulled: Array, sizes: _Sizes, directions: Any = None
+        self,
+        estimate: Array,
+        S: Array,
+        pulled: Array,
+        sizes: _Sizes,
+        df: float = np.inf,
+        directions: Any = None,
+        apart: float = np.inf,
     ) -> None:
         self.d, self.S, self.sizes, self.directions = estimate, S, sizes, directions
+        self.df, self.apart = df, apart
         self.var = np.einsum("dbb->db", S)
         self.pulled = pulled & (self.var > 0)
         p, k = estimate.shape
         self.n_devices = k + (k > 1)
+        self.rounded = np.ones(self.n_devices)  # factors of means; see `_ROUNDING`
         self.tau2 = np.full((p, self.n_devices), sizes.usual)
         self.x, self.c = estimate, self.var
         self.free = (_FREE * self.var + 1) * ~self.pulled
@@ -365,7 +366,7 @@ class _Effects:
         """Return the effects of some features, as at the beginning."""
         some = None if self.directions is None else self.directions[features]
         own = self.d[features], self.S[features], self.pulled[features]
-        return _Effects(*own, self.sizes, some)
+        return _Effects(*own, self.sizes, self.df, some, self.apart)
 
     def consider_others(self) -> None:
         """Update x and c: each device's effect estimated given those of the others.
@@ -400,18 +401,21 @@ class _Effects:
         """Return which features of device b are pulled, (n_features,)."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(self, b: int, share: float, exact: "_ScaleProfile | None" = None) -> _Level:
-        """Return evidence and moments of a device's effects, whether in all features or in a few.
+    def level(
+        self, b: int, share: float, exact: "_ScaleProfile | None" = None
+    ) -> tuple[Array, Array]:
+        """Return log evidence and moments of a device's effects, in all features or in a few.
 
-        `share` multiplies the log evidence of each feature; `exact` is the profile likelihood, if
-        known.
+        For each size: the log Bayes factor against no effect, and the posterior means, mean squares
+        and shares kept of estimates, (3, n_features, n_sizes). `share` multiplies the log evidence
+        of each feature; `exact` is the profile likelihood, if known.
         """
         at, n_sizes = self.at(b), len(self.sizes.sd)
         moments = np.zeros((3, len(self.d), n_sizes))
         if not at.any():
-            return _Level(np.zeros(n_sizes), moments)
+            return np.zeros(n_sizes), moments
         x, c = self.x[at, b], self.c[at, b]
-        log, kept, square = _normal(x, c, self.sizes)
+        log, kept, square = _normal(x, c, self.sizes, self.df)
         mean = kept * x[:, None]
         if exact is not None:
             log, mean, square = exact.integrate(x, c, self.sizes, at)
@@ -424,14 +428,16 @@ class _Effects:
                 own = np.exp(np.log(part) + log - either) * each
             found.append(own)
             total.append(share * either.sum(axis=0) + np.log(max(weight, 1e-300)))
-        if self.sizes.noise_in_common and len(x) > 1:
-            apart, gain, around = _differences(x, c, self.sizes, share * len(x))
+        if self.sizes is _SCALES and len(x) > 1:  # errors of correlated features correlate
+            apart, gain, around = _differences(
+                x, c, self.sizes, share * len(x), self.apart, self.df
+            )
             total[-1] += apart + np.log(1 - _GAIN)
             total.append(gain + np.log(_GAIN * several[-1]))
             found.append(around)
         evidence = np.logaddexp.reduce(total)
         moments[:, at] = sum(one * w for one, w in zip(found, np.exp(np.array(total) - evidence)))
-        return _Level(evidence + self._along(x, c, at, share, evidence), moments)
+        return evidence + self._along(x, c, at, share, evidence), moments
 
     def _along(self, x: Array, c: Array, at: Array, share: float, evidence: Array) -> float:
         """Return what sums of features add to the log `evidence` of all sizes.
@@ -447,7 +453,7 @@ class _Effects:
         use = use[at]
         effect = self.sizes.sd[:, None] ** 2 * np.mean(1 / c) * (use**2).sum(axis=0)
         square = (use.T @ (x / np.sqrt(c))) ** 2
-        log = 0.5 * (square * effect / (1 + effect) - np.log1p(effect))
+        log = _evidence(square, effect, self.df)
         own = [np.logaddexp(log + np.log(p), np.log(1 - p)).sum(axis=1) for p in _SUMS]
         log = np.logaddexp.reduce(own) - np.log(len(own))
         single, sums = (np.logaddexp.reduce(one + _LOG_SHIFTS) for one in (evidence, log))
@@ -465,23 +471,26 @@ class _Effects:
         k = self.d.shape[1]
         mean = self.mean[:, :k]
         variance = np.maximum(self.square[:, :k] - mean**2, 0.0)
+        variance = variance + ((1 - self.rounded[:k]) * mean) ** 2
+        mean = mean * self.rounded[:k]
         if k > 1:
             mean = self.moved + self.passed * self.x[:, :k] + (1 - self.passed) * mean
             variance = self.rest + (1 - self.passed) ** 2 * variance
         return np.where(self.pulled, mean, self.d), np.where(self.pulled, variance, self.var)
 
 
-def _t_precisions() -> Array:
+def _t_precisions(df: float) -> Array:
     """Return precisions of normals whose mixture is nearly a t: quantiles of its gamma."""
-    half = _T_DEGREES / 2
-    return np.asarray(gammaincinv(half, (np.arange(_T_NODES) + 0.5) / _T_NODES) / half)
+    return np.asarray(gammaincinv(df / 2, (np.arange(_T_NODES) + 0.5) / _T_NODES) / (df / 2))
 
 
-_SHIFTS = _Sizes(_SHIFT_SDS, float(_SHIFT_WEIGHTS @ _SHIFT_SDS**2) / 2, _t_precisions())
-_SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1), noise_in_common=True)
+_SHIFTS = _Sizes(_SHIFT_SDS, float(_SHIFT_WEIGHTS @ _SHIFT_SDS**2) / 2, _t_precisions(_T_DEGREES))
+_SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1))
 
 
-def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Array, Array, Array]:
+def _differences(
+    x: Array, c: Array, sizes: _Sizes, number: float, apart: float, df: float
+) -> tuple[Array, Array, Array]:
     r"""Return evidence of differences between features, and of a common gain, for each size.
 
     Errors of log-scales correlate by the squared correlation of features, whose mean is
@@ -489,7 +498,7 @@ def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Arra
     :math:`a = \tau^2 / c` and :math:`a_0` the same for the gain, the mean of z has the variance
     :math:`\rho + (1 - \rho + a) / d`, and :math:`a_0` more if scales lie around a gain. Each
     difference from the mean has the variance :math:`1 - \rho + a`. The evidence is that of the mean
-    and of min(4 n, d - 1) differences.
+    and of differences that count as `apart` independent ones, d - 1 at most.
 
     The first result is without a gain, relative to the evidence of n independent features. The
     second is with a gain, and the third has the moments of effects around it: they are pulled
@@ -501,14 +510,10 @@ def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Arra
     own, tau2 = max(1 - rho, 1e-3), sizes.sd**2
     z, precision = x / np.sqrt(c), float(np.mean(1 / c))
 
-    def evidence(square: Any, noise: float, effect: Array) -> Array:
-        """Return the log Bayes factor of an effect, for a square of variance noise without it."""
-        more = effect / noise
-        return np.asarray(0.5 * (float(square) / noise * more / (1 + more) - np.log1p(more)))
-
     a, common = tau2 * precision, _GAIN_SD**2 * precision
-    rest = min(_REST * number, d - 1) * evidence(np.var(z, ddof=1), own, a)
-    apart, gain = (evidence(np.mean(z) ** 2, rho + own / d, a / d + more) for more in (0.0, common))
+    rest = min(apart, d - 1) * _evidence(np.var(z, ddof=1) / own, a / own, df)
+    noise, square = rho + own / d, np.mean(z) ** 2
+    level, gain = (_evidence(square / noise, (a / d + more) / noise, df) for more in (0.0, common))
     weight = 1 / (c[:, None] + tau2)
     middle = weight.T @ x / weight.sum(axis=0)
     unsure = rho / precision + 1 / weight.sum(axis=0)
@@ -518,25 +523,42 @@ def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> tuple[Arra
     mean = middle + kept * (x[:, None] - middle)
     square = mean**2 + kept * c[:, None] + (1 - kept) ** 2 * unsure
     around = np.array([mean, square, (tau2 + middle**2) / (tau2 + middle**2 + c[:, None])])
-    return apart + rest - number * evidence(np.mean(z**2), 1.0, a), gain + rest, around
+    return level + rest - number * _evidence(np.mean(z**2), a, df), gain + rest, around
 
 
-def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
+def _evidence(square: Any, effect: Array, df: float) -> Array:
+    """Return log evidence of an effect, from a square of variance 1 without and 1 + effect with it.
+
+    Errors are normal, or t with df degrees of freedom; so is their sum with the effect.
+    """
+    if df > _MANY_SUBJECTS:
+        return np.asarray(0.5 * (square * effect / (1 + effect) - np.log1p(effect)))
+    less = np.log1p(square / df) - np.log1p(square / (df * (1 + effect)))
+    return np.asarray(0.5 * ((df + 1) * less - np.log1p(effect)))
+
+
+def _normal(x: Array, c: Array, sizes: _Sizes, df: float) -> tuple[Array, Array, Array]:
     r"""Return log evidence against no effect, shares kept and mean squares, (n_features, n_sizes).
 
     With an estimate x of variance c and an effect of variance :math:`\tau^2`, the evidence is
-    :math:`\sqrt{c / (c + \tau^2)} \exp(\tfrac{x^2}{2 c} \tfrac{\tau^2}{c + \tau^2})`.
+    :math:`\sqrt{c / (c + \tau^2)} \exp(\tfrac{x^2}{2 c} \tfrac{\tau^2}{c + \tau^2})`. Errors
+    of few degrees of freedom are a mixture of normals too, with precisions 1 / c times `noise`.
     """
     x, c = x[:, None, None], np.maximum(c, 1e-24)[:, None, None]
-    ratio = c * sizes.precision / sizes.sd[:, None] ** 2
+    noise = _t_precisions(df) if df < _MANY_SUBJECTS else np.ones(1)
+    none = 0.5 * (np.log(noise) - noise * x**2 / c)
+    none -= np.logaddexp.reduce(none, axis=2, keepdims=True) - np.log(len(noise))
+    precision, noise = (one.ravel() for one in np.meshgrid(sizes.precision, noise, indexing="ij"))
+    none, c_of = np.tile(none, len(sizes.precision)), c / noise
+    ratio = c_of * precision / sizes.sd[:, None] ** 2
     kept = 1 / (1 + ratio)
-    log = 0.5 * (np.log(ratio * kept) + x**2 / c * kept)
+    log = none + 0.5 * (np.log(ratio * kept) + x**2 / c_of * kept)
     most = log.max(axis=2, keepdims=True)
     weight = np.exp(log - most)
     total = weight.sum(axis=2)
     weight /= total[:, :, None]
     share = (weight * kept).sum(axis=2)
-    square = (weight * (kept * c + (kept * x) ** 2)).sum(axis=2)
+    square = (weight * (kept * c_of + (kept * x) ** 2)).sum(axis=2)
     if len(sizes.precision) > 1:
         # far out six normals no longer form a t, whose pull fades as 1 / shift
         x, c = x[:, :, 0], c[:, :, 0]
@@ -545,7 +567,7 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
         beyond = np.abs(x) > _BEYOND
         share = np.where(beyond, faint, share)
         square = np.where(beyond, c + (faint * x) ** 2, square)
-    return most[:, :, 0] + np.log(total / len(sizes.precision)), share, square
+    return most[:, :, 0] + np.log(total / len(precision)), share, square
 
 
 @dataclass(frozen=True)
@@ -554,6 +576,7 @@ class _ScaleProfile:
 
     maps: Maps
     b: int
+    df: float
 
     def integrate(self, x: Array, c: Array, sizes: _Sizes, at: Array) -> tuple[Array, Array, Array]:
         """Return what `_normal` does, but for mean effects in place of shares.
@@ -594,4 +617,7 @@ class _ScaleProfile:
         curvature = 0.5 * dof * ((2 * m * G[1] + 4 * m**2 * G[2]) / square - first**2)
         temper = 1 / (np.maximum(curvature, 1e-12) * V)
         there = log(u, G[:, :, None], n[:, None], dof[:, None])
-        return np.asarray(temper[:, None] * (there - log(u0, G, n, dof)[:, None]))
+        away = temper[:, None] * (there - log(u0, G, n, dof)[:, None])
+        if self.df < _MANY_SUBJECTS:  # as squares of t would
+            away = -0.5 * (self.df + 1) * np.log1p(-2 * np.minimum(away, 0.0) / self.df)
+        return np.asarray(away)

@@ -4,26 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
-
-
-@dataclass(frozen=True)
-class Evidence:
-    r"""What a likelihood says of scales beyond their standard errors.
-
-    The log profile likelihood of u = log m is
-    :math:`n u - \tfrac{dof}{2} \log(G_{00} + 2 e^u G_{01} + e^{2u} G_{11})`.
-    """
-
-    residual_sd: Array  # (n_features,), in units of the reference
-    n_effective: float  # effective number of independent features
-    dof: Array  # (n_features,)
-    n_eff: Array  # (n_features,): n, effective number of query rows
-    profile: Array  # (3, n_features): G00, G01 and G11 in units of the reference
-    directions: Any = None  # (n_features, k): see `law.posterior.Maps`
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,7 @@ class Solution:
     se_image: Array | None = None
     # (n_features,): covariance of log scale and image, nonzero for skewed data; None if neglected
     covariance: Array | None = None
-    evidence: Evidence | None = None
+    evidence: Any = None  # `law.posterior.Maps`: what a likelihood says beyond these errors
     plain: "Solution | None" = None  # the solution before shrinkage
     curves: "Curves | None" = None  # curves that replace the lines
     # facts of the law of features given confounders, for the report
@@ -210,12 +193,7 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     arrays["widening"] = np.concatenate(widening)[order]
     known = [part.evidence for part in parts if part.evidence is not None]
     if len(known) == len(parts):
-        own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
-        sizes, numbers = zip(*((len(one.dof), one.n_effective) for one in known))
-        number = joint_number(np.array(sizes), np.array(numbers))
-        if all(one.directions is not None for one in known):
-            own["directions"] = block_diag(*(one.directions for one in known))[order]
-        arrays["evidence"] = Evidence(n_effective=number, **own)
+        arrays["evidence"] = known[0].joined(known, order)
         arrays["law"] = joined_law([part.law for part in parts], order)
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
