@@ -13,6 +13,8 @@ import numpy as np
 from condokit import ConDoAdapter, LowOverlapWarning
 from condokit.divergences.paper import AffineKL, PaperKL
 from condokit.paper import ConDo, OTBaseline, PaperPrior
+from condokit.solvers.units import Units
+from condokit.summaries.gaussians import GaussianPair, Gaussians
 
 NUMBERS = json.loads((Path(__file__).parent / "published_numbers.json").read_text(encoding="utf-8"))
 
@@ -48,6 +50,8 @@ def affine_objective(p, published=True):
     means = [np.array([rows.mean(axis=0) for rows in side]) for side in sides]
     covs = [np.array([np.cov(rows, rowvar=False) for rows in side]) for side in sides]
     w = np.sqrt(n * m) if published else n * m * (n + m)
-    objective = AffineKL(w / w.sum(), means[0], covs[0], means[1], covs[1])
-    objective.constant = -0.5 * float(w / w.sum() @ np.linalg.slogdet(covs[0])[1])
+    w /= w.sum()
+    query, reference = (Gaussians(mean, cov, 0 * w) for mean, cov in zip(means, covs))
+    objective = AffineKL(Units(GaussianPair(query, reference, w), "as given"))
+    objective.constant = -0.5 * float(w @ np.linalg.slogdet(covs[0])[1])
     return objective

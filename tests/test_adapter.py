@@ -210,7 +210,7 @@ def test_groups_are_found_by_column_name_and_are_no_feature(eeg):
     assert list(adapter.feature_names_in_) == eeg.feature_names
 
 
-@pytest.mark.filterwarnings("ignore:The strata are too much alike")
+@pytest.mark.filterwarnings("ignore:The strata are too much alike", "ignore:The principal axes")
 @pytest.mark.parametrize("parameter", ["map", "prior", "divergence"])
 def test_names_and_instances_are_the_same(parameter):
     data = two_domains(np.random.default_rng(0), n=60, n_features=4)

@@ -169,10 +169,10 @@ def test_a_map_is_off_by_the_bound_of_the_confounder_that_is_left_out():
 
 def test_the_map_is_shown_against_the_reliability_of_confounders():
     rng = np.random.default_rng(5)
-    query = np.arange(600) < 300
-    true = rng.normal(size=600) + query
-    frame = pd.DataFrame({"x0": true + 0.5 * rng.normal(size=600), "kind": "a"})
-    frame["z"] = true + 0.7 * rng.normal(size=600)
+    query = np.arange(2000) < 1000
+    true = rng.normal(size=2000) + query
+    frame = pd.DataFrame({"x0": true + 0.5 * rng.normal(size=2000), "kind": "a"})
+    frame["z"] = true + 0.7 * rng.normal(size=2000)
     frame["domain"] = np.where(query, "query", "reference")
     roles = {"domain": "domain", "confounders": ["z"], "features": ["x0"]}
     adapter = ConDoAdapter(reliability={"z": 0.7}).fit(frame, **roles)

@@ -426,9 +426,9 @@ class BatchAdapter(Adapter):
         >>> sex = np.where(batch == "A", "M", "F")
         >>> print(BatchAdapter(reference="A").plan(X, batch=batch, confounders=sex, n=2))
         Expected error of a value now: not known, some batches cannot be compared.
-        Measuring 2 samples in another batch as well leaves an expected error of 0.39 sd.
+        Measuring 2 samples in another batch as well leaves an expected error of 0.50 sd.
           of A, also in B: 10, 18
-        Adding new subjects instead leaves an expected error of 0.56 sd.
+        Adding new subjects instead leaves an expected error of 0.76 sd.
           1 in A: confounder 0 = F
           1 in B: confounder 0 = M
         """

@@ -20,8 +20,8 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     s, red, others = found.s, found.reduced, at.others
     two = at.n_batches == 2
     centre, image, cov_log, cov_image, both = (_of_two if two else _of_many)(at, found)
-    df, wider, wider_image = _by_subjects(at, found)
-    cov_log, cov_image = cov_log * wider, cov_image * wider_image
+    df, wider = _by_subjects(at, found)
+    cov_image = cov_image * wider
     # of each domain, all others being given: R = rest + 2 s_b product + s_b^2 square
     whole = np.einsum("dbc,dc->db", red.Q, s)
     square = np.einsum("dbb->db", red.Q)[:, others]
@@ -47,31 +47,26 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     )
 
 
-def _by_subjects(at: Stacked, found: Found) -> tuple[float, Array | float, float]:
-    """Return degrees of freedom by subjects, and factors of variances of log-scales and images.
+def _by_subjects(at: Stacked, found: Found) -> tuple[float, float]:
+    """Return degrees of freedom by subjects, and the factor of variances of images.
 
     Degrees of freedom are infinite without subjects, else numbers of subjects less the columns of
-    the mean; subjects of several batches count as often as they have rows, less one. Rows of a
-    subject say little about scales, for subjects differ in their variances: a batch counts as many
-    rows as it has subjects. Variances of images were multiplied by dof / (dof - 2) of rows, which
-    becomes that of subjects.
+    the mean; subjects of several batches count as often as they have rows, less one. Variances of
+    images were multiplied by dof / (dof - 2) of rows, which becomes that of subjects.
     """
     who = at.subjects
-    if who is None or at.D is None:
-        return np.inf, 1.0, 1.0
+    if who is None:
+        return np.inf, 1.0
     pairs = np.unique(who.batch * who.n_subjects + who.code) % who.n_subjects
     crosses = np.bincount(pairs, minlength=who.n_subjects) > 1
     counts = at.counts.mean(axis=1)
     rows = np.maximum(np.bincount(who.code, counts, who.n_subjects), 1e-300)
-    units = np.bincount(who.batch, counts * np.where(crosses, 1.0, 1 / rows)[who.code])
+    units = float(counts @ np.where(crosses, 1.0, 1 / rows)[who.code])
     fitted = len(at.penalty) - (np.einsum("drr->dr", at.inverses(None)[0]) @ at.penalty).mean()
-    df, n = max(float(units.sum() - crosses.sum() - fitted), 1.0), np.bincount(who.batch, counts)
-    one, two = (1 / np.maximum(x, 1)[at.others] + 1 / max(x[at.reference], 1) for x in (units, n))
-    root = np.sqrt(np.maximum(one / two, 1.0))
-    dof = float(np.mean(found.dof))
+    df, dof = max(units - crosses.sum() - fitted, 1.0), float(np.mean(found.dof))
     df = np.inf if df > 0.8 * dof else df  # as of bridge samples, which vary as rows do
     widen, widened = (1 + 2 / (max(x, 2.5) - 2) for x in (df, dof))
-    return df, np.outer(root, root), max(widen / widened, 1.0)
+    return df, max(widen / widened, 1.0)
 
 
 def _of_two(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Array]:
