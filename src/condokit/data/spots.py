@@ -127,8 +127,21 @@ class Spots:
         found = GroupedProducts(len(label), self.basis.n_columns, self.n_features)
         X = self.sums[:, 2 + self.basis.n_quadratic :] / self.sums[:, :1]
         found.update(X, self.written(label, rule), self.cell, self.sums[:, 0])
+        self._means(found.mean, rule)
         found.own = {j: one.products(label, rule) for j, one in self.own.items()}
         return found
+
+    def _means(self, mean: Array, rule: Rule) -> None:
+        """Write means of functions by cell into a table: of rows, or else of groups.
+
+        Means of many functions of few rows would tell what the confounders of each row are.
+        """
+        exact, number = self.functions(np.arange(len(self.place))), self.neighbours(rule.least)
+        near = self.functions(number)[number]
+        for k in np.unique(self.cell):
+            mine = np.flatnonzero(self.cell == k)
+            Phi = exact[mine] if self._keeps(rule, exact[mine], mine) else near[mine]
+            mean[k, : self.basis.n_columns] = np.average(Phi, axis=0, weights=self.sums[mine, 0])
 
     def written(self, label: Array, rule: Rule) -> Array:
         """Return the functions of boxes whose products are written, given the label of each cell.
