@@ -132,11 +132,11 @@ class Spots:
         return found
 
     def _means(self, mean: Array, rule: Rule) -> None:
-        """Write means of functions by cell into a table: of rows, or else of groups.
+        """Write means of functions by cell into a table: of rows, or else of large groups.
 
         Means of many functions of few rows would tell what the confounders of each row are.
         """
-        exact, number = self.functions(np.arange(len(self.place))), self.neighbours(rule.least)
+        exact, number = self.functions(np.arange(len(self.place))), self.neighbours(2 * rule.least)
         near = self.functions(number)[number]
         for k in np.unique(self.cell):
             mine = np.flatnonzero(self.cell == k)
