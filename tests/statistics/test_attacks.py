@@ -82,7 +82,7 @@ def functions_of(table, confounders, weights=None):
     spots = Spots(RangeBasis.of({name: RANGES[name] for name in numbers}), 0)
     at, here = table[numbers].to_numpy(float), cell >= 0
     spots.update(np.empty((here.sum(), 0)), at[here], cell[here], w[here])
-    Phi = spots.written(np.zeros(len(worth), int), guard.rule(5), largest)
+    Phi = spots.written(np.zeros(len(worth), int), guard.rule(5))
     found = np.zeros((len(table), Phi.shape[1]))
     found[here] = spots.of_rows(at[here], cell[here], Phi)
     for k in np.unique(cell[here]):
@@ -184,12 +184,14 @@ def test_sums_over_groups_keep_the_rule_whatever_weights_are():
             spots, cell = Spots(RangeBasis.of(names), 1), rng.integers(0, 2, 300)
             Z = rng.beta(0.5, 2, (300, p))
             spots.update(rng.normal(size=(300, 1)), Z, cell, w)
-            largest = np.array([w[cell == k].max() for k in (0, 1)])
-            number = spots.of_rows(Z, cell, spots.neighbours(rule.least, largest))
+            number = spots.of_rows(Z, cell, spots.neighbours(rule.least))
             for k in np.unique(number):
                 assert len(np.unique(cell[number == k])) == 1
-                share = np.sort(w[number == k] ** 2)[::-1]
-                if (w[cell == cell[number == k][0]] ** 2).sum() >= 8 * largest.max() ** 2:
+                share, whole = (
+                    np.sort(w[some] ** 2)[::-1]
+                    for some in (number == k, cell == cell[number == k][0])
+                )
+                if whole.sum() >= 8 * whole[0]:
                     assert share[:4].sum() <= 0.5 * share.sum() * (1 + 1e-9)
 
 
@@ -206,7 +208,7 @@ def test_groups_merge_in_any_order():
             part = Spots(basis, 2)
             part.update(x[rows], z[rows], group[rows])
             whole.merge(part)
-        found.append(whole.products(np.zeros(3, int), Rule(0.2, 0.5, 4), np.ones(3)))
+        found.append(whole.products(np.zeros(3, int), Rule(0.2, 0.5, 4)))
     for one, other in zip(*([whole, whole.own[1]] for whole in found)):
         for name in ("count", "mean", "scatter"):
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-9)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal
+from condokit.checks import Array, refusal
 
 KNOTS = 14  # of a curve
 MOST_PAIRED = 6  # confounders whose products are functions too
@@ -113,16 +113,18 @@ class RangeBasis:
         outside = ~((values >= low) & (values <= high))
         if outside.any():
             j = int(outside.any(axis=0).argmax())
-            odd = values[outside[:, j], j]
+            x = values[:, j]
             raise refusal(
                 "{n:rows} values of {name!r} are missing or outside its declared range {low:g} to "
-                "{high:g}, such as {odd}. Declare a wider range at every site with {@`ranges`}, or "
-                "leave these rows out.",
-                n=len(odd),
+                "{high:g} ({missing} missing, {below} below, {above} above). Declare a wider range "
+                "at every site with {@`ranges`}, or leave these rows out.",
+                n=int(outside[:, j].sum()),
                 name=self.names[j],
                 low=low[j],
                 high=high[j],
-                odd=listing([f"{value:g}" for value in np.unique(odd)], 3),
+                missing=int(np.isnan(x).sum()),
+                below=int((x < low[j]).sum()),
+                above=int((x > high[j]).sum()),
             )
 
     def __call__(self, values: Array) -> Array:

@@ -83,16 +83,16 @@ class Continuous:
         r"""Refit the curves of feature j by reweighted least squares, given all rows.
 
         Curves have the same slopes in all groups of a label. Weights are those of Student's t,
-        :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean one. `how` are the label and
-        the largest weight of each group, and `least`: rows are summed in neighbourhoods of so many
-        rows or more, and where a few would have most of the weight, all count the same.
+        :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean one. `how` are the label of
+        each group, and `least`: rows are summed in neighbourhoods of so many rows or more,
+        and where a few would have most of the weight, all count the same.
         """
-        label, largest, least = how
+        label, least = how
         assert self.spots is not None
         known = ~np.isnan(x)
         x, values, groups, weights = x[known], values[known], groups[known], weights[known]
         spots = self.spots.of(np.array([j]))
-        number = spots.neighbours(least, largest, _MOST_ROBUST)
+        number = spots.neighbours(least, _MOST_ROBUST)
         near = spots.of_rows(values, groups, number)
         Phi = spots.functions(number)[near]
         n_near, columns = int(number.max(initial=-1)) + 1, self.basis.columns(self.basis.n_bent)
@@ -190,14 +190,11 @@ class Continuous:
         part.smallest = {number[j]: one for j, one in self.smallest.items() if j in number}
         return part
 
-    def suppressed(
-        self, kept: list[int], label: Array, few: float, rule: Rule, largest: Array
-    ) -> "Continuous":
+    def suppressed(self, kept: list[int], label: Array, few: float, rule: Rule) -> "Continuous":
         """Return some groups, given their labels, without sums that reveal a few rows.
 
-        Products keep the `rule`, see `Spots`; the `largest` weight of each group says how many rows
-        a sum of weights is worth. Bins of a
-        weight below `few` are averaged with their neighbours. A feature with less loses its sums.
+        Products keep the `rule`, see `Spots`. Bins of a weight below `few` are averaged
+        with their neighbours. A feature with less loses its sums.
         Where rows of a weight below `few` lack a feature, its sums of functions are replaced by
         those of all rows, because the difference of the two would be the sums of these few rows.
         """
@@ -212,7 +209,7 @@ class Continuous:
                 "the statistics from rows again.",
                 names=listing(self.basis.names),
             )
-        coarse = found.spots.products(label, rule, largest[kept])
+        coarse = found.spots.products(label, rule)
         _fill(coarse, found.products, self.basis.names)
         found.products = coarse
         whole, r = found.products, self.basis.n_columns

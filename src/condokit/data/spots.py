@@ -14,7 +14,7 @@ from condokit.data.products import GroupedProducts
 _FINEST = 256  # intervals of the range of one confounder
 _MOST_BITS = 14  # log2 of the number of boxes, if each confounder has more than two intervals
 _MOST_CUT = 40  # confounders whose ranges are cut
-_ENOUGH = 3  # bent functions of rows that tell more than all functions of groups
+_ENOUGH = 2  # bent functions of rows that tell more than all functions of groups
 _RANK = 1e-10  # share of a variance that may be rounding
 
 
@@ -50,6 +50,7 @@ class Spots:
         self.place = np.zeros(0, dtype=np.int64)  # cell * n_boxes + box, increasing
         # of weights, their squares, and weights times `basis.quadratic` and features
         self.sums = np.zeros((0, 2 + basis.n_quadratic + n_features))
+        self.largest = np.zeros(0)  # weight of a row
         self.own: dict[int, Spots] = {}  # of the rows in which an incomplete feature is known
 
     def update(self, X: Array, values: Array, cell: Array, weights: Array | None = None) -> None:
@@ -64,7 +65,7 @@ class Spots:
         whole[:, list(self.own)] = 0.0
         Q = self.basis.quadratic(values)
         sums = np.hstack([np.ones((len(X), 1)), w[:, None], Q, whole]) * w[:, None]
-        self._add(self._places(values, cell), sums)
+        self._add(self._places(values, cell), sums, w)
 
     def merge(self, other: "Spots", place: Array | None = None) -> None:
         """Add the sums of another object; `place` renumbers its cells, -1 leaves one out."""
@@ -73,7 +74,7 @@ class Spots:
         cell, box = np.divmod(other.place, self.n_boxes)
         cell = cell if place is None else place[cell]
         here = cell >= 0
-        self._add(cell[here] * self.n_boxes + box[here], other.sums[here])
+        self._add(cell[here] * self.n_boxes + box[here], other.sums[here], other.largest[here])
 
     def _part(self, j: int) -> "Spots":
         """Return the sums of the rows that know a feature; the first time, those of all rows."""
@@ -87,11 +88,13 @@ class Spots:
         part = np.clip((share * self.finest).astype(np.int64), 0, self.finest - 1)
         return np.asarray(cell * self.n_boxes + part @ self.finest ** np.arange(part.shape[1]))
 
-    def _add(self, place: Array, sums: Array) -> None:
-        """Add the sums of boxes; equal boxes are merged."""
+    def _add(self, place: Array, sums: Array, largest: Array) -> None:
+        """Add the sums of boxes and their largest weights; equal boxes are merged."""
         place = np.append(self.place, place)
         self.place, number = np.unique(place, return_inverse=True)
         self.sums = _total(np.vstack([self.sums, sums]), number.ravel())
+        before, self.largest = np.append(self.largest, largest), np.zeros(len(self.place))
+        np.maximum.at(self.largest, number.ravel(), before)
 
     def of(self, features: Array) -> "Spots":
         """Return some of the features."""
@@ -99,34 +102,48 @@ class Spots:
             return one.of(np.zeros(1, np.intp))
         part, first = Spots(self.basis, len(features)), self.sums.shape[1] - self.n_features
         part.place, columns = self.place, np.append(np.arange(first), first + features)
-        part.sums = self.sums[:, columns]
+        part.sums, part.largest = self.sums[:, columns], self.largest
         part.own = {k: self.own[j] for k, j in enumerate(features.tolist()) if j in self.own}
         return part
 
-    def neighbours(self, least: float, largest: Array, most: float = np.inf) -> Array:
+    def neighbours(self, least: float, most: float = np.inf) -> Array:
         """Return the number of the group of each box.
 
         A group has at least `least` rows of equal weight: the sum of squared weights is at least so
-        many times the square of the `largest` weight of its cell. A cell has at most `most` groups.
+        many times the square of its largest weight. A cell that has not is one group. Where `most`
+        is given, a group has that part of what its cell is worth.
         """
         cell, number, n = self.cell, np.zeros(len(self.place), np.intp), 0
         for k in np.unique(cell):
             mine = np.flatnonzero(cell == k)
-            size = self.sums[mine, 1] / largest[k] ** 2
+            size, top = self.sums[mine, 1], self.largest[mine] ** 2
             at = self.sums[mine, 2 : 2 + len(self.basis.names)] / self.sums[mine, :1]
-            own = _divided(at, size, max(least, size.sum() / most))
+            own = _divided(at, size, top, max(least, size.sum() / top.max() / most))
             number[mine], n = n + own, n + own.max() + 1
         return number
 
-    def products(self, label: Array, rule: Rule, largest: Array) -> GroupedProducts:
+    def products(self, label: Array, rule: Rule) -> GroupedProducts:
         """Return products of features with `written` functions by cell."""
         found = GroupedProducts(len(label), self.basis.n_columns, self.n_features)
         X = self.sums[:, 2 + self.basis.n_quadratic :] / self.sums[:, :1]
-        found.update(X, self.written(label, rule, largest), self.cell, self.sums[:, 0])
-        found.own = {j: one.products(label, rule, largest) for j, one in self.own.items()}
+        found.update(X, self.written(label, rule), self.cell, self.sums[:, 0])
+        self._means(found.mean, rule)
+        found.own = {j: one.products(label, rule) for j, one in self.own.items()}
         return found
 
-    def written(self, label: Array, rule: Rule, largest: Array) -> Array:
+    def _means(self, mean: Array, rule: Rule) -> None:
+        """Write means of functions by cell into a table: of rows, or else of large groups.
+
+        Means of many functions of few rows would tell what the confounders of each row are.
+        """
+        exact, number = self.functions(np.arange(len(self.place))), self.neighbours(2 * rule.least)
+        near = self.functions(number)[number]
+        for k in np.unique(self.cell):
+            mine = np.flatnonzero(self.cell == k)
+            Phi = exact[mine] if self._keeps(rule, exact[mine], mine) else near[mine]
+            mean[k, : self.basis.n_columns] = np.average(Phi, axis=0, weights=self.sums[mine, 0])
+
+    def written(self, label: Array, rule: Rule) -> Array:
         """Return the functions of boxes whose products are written, given the label of each cell.
 
         The smoothest functions of a label are those of rows, as many as the rule allows. The others
@@ -141,11 +158,11 @@ class Spots:
                     Phi = self._regressed(exact, mine, columns)
                 else:
                     if size not in near:
-                        number = self.neighbours(size, largest)
+                        number = self.neighbours(size)
                         near[size] = self.functions(number)[number]
                     Phi = near[size][mine]
                     Phi[:, columns] = exact[:, columns]
-                if not len(columns) or self._keeps(rule, Phi, mine, largest):
+                if not len(columns) or self._keeps(rule, Phi, mine):
                     break
             found[mine] = Phi
         return found
@@ -173,14 +190,14 @@ class Spots:
         mean = np.stack([np.bincount(cell, w * one) for one in Phi.T], axis=1)
         return np.asarray(Phi - (mean / ones_for_zeros(np.bincount(cell, w))[:, None])[cell])
 
-    def _keeps(self, rule: Rule, Phi: Array, mine: Array, largest: Array) -> bool:
+    def _keeps(self, rule: Rule, Phi: Array, mine: Array) -> bool:
         """Return whether combinations of sums of some boxes with functions keep the rule.
 
         With functions away from the mean of the cell as rows of U, and G = U'WU with squared
         weights W, a row's largest share of a combination's weight is :math:`w^2 u'G^{-1}u`. That of
         a few rows is at most the sum of theirs.
         """
-        square, top, U = self.sums[mine, 1], largest[self.cell[mine]] ** 2, self._away(Phi, mine)
+        square, top, U = self.sums[mine, 1], self.largest[mine] ** 2, self._away(Phi, mine)
         value, vector = np.linalg.eigh(_scaled(U.T @ (square[:, None] * U)))
         good = value > _RANK * len(value)
         size = ones_for_zeros(np.sqrt(square @ U**2))
@@ -218,16 +235,17 @@ def _total(sums: Array, number: Array) -> Array:
     return np.add.reduceat(sums[order], first) if len(first) else sums
 
 
-def _divided(at: Array, size: Array, least: float) -> Array:
-    """Divide points into groups of neighbours of at least a size; return the group of each.
+def _divided(at: Array, size: Array, top: Array, least: float) -> Array:
+    """Divide points into groups of neighbours; return the group of each.
 
-    The points are cut in two where the larger spread is, again and again.
+    The points are cut in two where the larger spread is, again and again, as long as the `size` of
+    both sides is at least `least` times the largest `top` in them.
     """
     found: Any = np.zeros(len(at), dtype=np.intp)
     waiting, n = [np.arange(len(at))], 0
     while waiting:
         rows = waiting.pop()
-        parts = _halves(at[rows], size[rows], least)
+        parts = _halves(at[rows], size[rows], top[rows], least)
         if parts is None:
             found[rows], n = n, n + 1
         else:
@@ -235,18 +253,24 @@ def _divided(at: Array, size: Array, least: float) -> Array:
     return found
 
 
-def _halves(at: Array, size: Array, least: float) -> tuple[Array, Array] | None:
+def _halves(at: Array, size: Array, top: Array, least: float) -> tuple[Array, Array] | None:
     """Return the points on both sides of the best cut, None if a side would be too small."""
-    total = size.sum() * (1 + 1e-9)
-    if total < 2 * least:
-        return None
-    middle = least * (total / least // 2)
-    away = at - size @ at / size.sum()
+    away, n_parts = (
+        at - size @ at / size.sum(),
+        max(size.sum() / top.max() * (1 + 1e-9) // least, 2.0),
+    )
     for j in np.argsort(-(size @ away**2), kind="stable"):
         order = np.argsort(at[:, j], kind="stable")
-        before = np.cumsum(size[order]) * (1 + 1e-9)
-        fits = np.flatnonzero((before >= least) & (total - before >= least))
+        before = _worth(size[order], top[order])[:-1]
+        after = _worth(size[order[::-1]], top[order[::-1]])[-2::-1]
+        fits = np.flatnonzero((before >= least) & (after >= least))
         if len(fits):
-            cut = fits[np.abs(before[fits] - middle).argmin()] + 1
+            share = np.cumsum(size[order])[fits] / size.sum()
+            cut = fits[np.abs(share - n_parts // 2 / n_parts).argmin()] + 1
             return order[:cut], order[cut:]
     return None
+
+
+def _worth(size: Array, top: Array) -> Array:
+    """Return how many rows of equal weight the first points are worth, up to rounding."""
+    return np.asarray(np.cumsum(size) / np.maximum.accumulate(top) * (1 + 1e-9))

@@ -197,7 +197,7 @@ def _continuous(
     Features with too few known values in a cell are marked in `hidden`, which is changed in place.
     """
     sums, weight = stats.sums.continuous, int(np.ceil(stats.largest_weight))
-    known = sums.suppressed(kept, label, least, guard.rule(min_cell), stats.weights[1])
+    known = sums.suppressed(kept, label, least, guard.rule(min_cell))
     level, rows = int(known.level.min()), min_cell - 1
     known.restrict(level)
     for j, own in known.products.own.items():

@@ -249,7 +249,7 @@ class Statistics:
         kept = np.flatnonzero(cell >= 0)
         weights = np.ones(len(cell)) if domains.weights is None else domains.weights
         known = values[kept], cell[kept], weights[kept]
-        how = self.label_of_cell, self.weights[1], guard.rule(MIN_CELL).least
+        how = self.label_of_cell, guard.rule(MIN_CELL).least
         for j, x in zip(features.tolist(), domains.of(features).rows(kept).T):
             self.sums.continuous.reweigh(j, x, *known, *how)
 

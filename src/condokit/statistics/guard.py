@@ -195,7 +195,8 @@ def squares_left(
         )
         L, c = (np.array(found["domains"][k][key]) for key in ("root", "slopes"))
         curve = L.T @ beta
-        new[mine] += one.count[cells][:, None] * (curve * (2 * c - curve)).sum(axis=0)
+        told = np.maximum((curve * (2 * c - curve)).sum(axis=0), 0.0)
+        new[mine] += one.count[cells][:, None] * told
     return np.maximum(new, 1e-9 * squares)
 
 
