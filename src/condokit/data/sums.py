@@ -77,15 +77,21 @@ class Ties:
         for counts, k in zip(other.counts, place):
             self.counts[k, here] += counts
 
-    def largest(self, labels: Array, n_features: int) -> Array:
-        """Return an estimate of how many rows of some labels have the most frequent value."""
-        found = np.zeros(n_features)
+    def largest(self, labels: Array, n_features: int) -> tuple[Array, Array]:
+        """Estimate how many rows of some labels have each of the two most frequent values.
+
+        The shape of this is (2, n_features). The second result is whether the most frequent value
+        is zero.
+        """
+        found, is_zero = np.zeros((2, n_features)), np.zeros(n_features, dtype=np.bool_)
         counts = self.counts[labels[labels < len(self.counts)]].sum(axis=0)
         if len(counts):
-            most = counts.max(axis=1)
-            others = (counts.sum(axis=1) - most) / (MARKS - 1)  # other values with the same hash
-            found[self.features] = np.maximum(np.round(most - others), 0.0)
-        return found
+            most = np.sort(counts, axis=1)[:, :-3:-1]
+            # other values with the same hash
+            others = (counts.sum(axis=1) - most.sum(axis=1)) / (MARKS - 2)
+            found[:, self.features] = np.maximum(np.round(most.T - others), 0.0)
+            is_zero[self.features] = counts.argmax(axis=1) == 0  # the hash of zero
+        return found, is_zero
 
 
 @dataclass
@@ -238,16 +244,16 @@ class Sums:
         for features in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
             yield features, (known[:, features[0]] > 0)[self.cell]
 
-    def most_frequent(self, rows: Array) -> tuple[Array, Array]:
-        """Return the count of the most frequent value in the rows' domains, and of all values.
+    def most_frequent(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Return counts of the two most frequent values in the rows' domains, (2, n_features).
 
-        Both have the shape (n_features,).
+        Also returns whether the first is zero, and the count of all values.
         """
         cells = np.unique(self.cell[rows])
         n = self.moments.n[cells].sum(axis=0)
         d = self.moments.mean.shape[1]
-        found = self.cells.ties.largest(np.unique(self.label[cells]), d)
-        return np.minimum(found, n), np.broadcast_to(n, d)
+        found, is_zero = self.cells.ties.largest(np.unique(self.label[cells]), d)
+        return np.minimum(found, n), is_zero, np.broadcast_to(n, d)
 
 
 def no_rows() -> ValueError:

@@ -134,7 +134,7 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
         raise refusal("{@map='monotone'} takes no kernel on confounders. Use {@map='shift'}.")
     is_query = np.arange(len(rows.order)) < rows.n_query
     sides = np.split(np.arange(len(is_query)), [rows.n_query])
-    discrete = Discrete.of(rows.values, len(rows.flat), sides)
+    discrete = Discrete.of(rows.values, -rows.mean / rows.unit, sides)
     weights = _worth(overlap_weights(rows.covariates, is_query), is_query, rows.groups)
     stays = rows.flat | discrete.tied
     if min(weights[side].sum() for side in sides) < fewest or stays.all():

@@ -256,6 +256,13 @@ class Together:
         r2 = min(max((square - d) / (d * (d - 1)) - 1 / max(self.n_rows, 1.0), 0.0), 1.0)
         return d / (1 + (d - 1) * r2)
 
+    @property
+    def alike(self) -> float:
+        """The mean correlation of two features, at least 0."""
+        d = len(self.varies)
+        total = np.sum(self.columns.sum(axis=1) ** 2) if len(self.columns) else self.gram.sum()
+        return max(float(total - d) / (d * (d - 1)), 0.0) if d > 1 else 0.0
+
     @cached_property
     def apart(self) -> float:
         r"""The effective number of differences between features' log-scales.

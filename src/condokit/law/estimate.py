@@ -23,7 +23,7 @@ from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.law.design import Block, Design, Together, free_columns
-from condokit.law.maps import maps_of
+from condokit.law.maps import gains, maps_of
 from condokit.law.noise import NoiseModel, choose_noise, common_noise
 from condokit.law.posterior import Maps
 from condokit.law.products import (
@@ -58,6 +58,7 @@ _FEWEST_SUBJECTS = 4  # below this, no variance between subjects is estimated
 TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
+TWO_VALUED = 0.99  # share of rows with one of two values, from which these are all there is
 FEWEST_OFF_MODE = 25  # rows unlike the most frequent value, if most rows have it
 FEWEST_TIED = 10  # rows of a domain below which equal values are no sign of a discrete feature
 
@@ -74,37 +75,58 @@ class Discrete:
     tied: Array  # share above 0.2: no Student's t
     modal: Array  # share above 0.5: no model of the variance either
     rare: Array  # share above 0.8, or too few other rows to learn a scale from: only shifted
+    # The most frequent value is zero in every domain, and the feature rare, or modal with more than
+    # two values: only multiplied. These are marked as rare, too. In simulated cells a gain through
+    # zero beats shift and scale from a share of 0.5 on, but of 0/1 features only from 0.8.
+    zero: Array
 
     @classmethod
     def of(
-        cls, values: Callable[..., Array], d: int, batches: list[Array], sums: Any = None
+        cls,
+        values: Callable[..., Array],
+        zero: Array,
+        batches: list[Array],
+        sums: Any = None,
     ) -> "Discrete":
-        """Find the most frequent value of each of d features in each domain.
+        """Find the most frequent value of each feature in each domain.
 
-        `values(features, rows)` returns rows of features, None being all features; `batches` has
-        the numbers of the rows of each domain. Only features with equal values among 64 screened
-        rows are counted in full. Where rows are gone, the `sums` of domains have the counts.
+        `values(features, rows)` returns rows of features, None being all features, and `zero`,
+        (n_domains, n_features), is what zeros are there; `batches` has the numbers of the rows of
+        each domain. Only features with equal values among 64 screened rows are counted in full.
+        Where rows are gone, the `sums` of domains have the counts.
         """
-        share, tied, off = np.zeros(d), np.zeros(d), np.full(d, np.inf)
-        for own in batches:
-            largest = np.zeros(d)
+        d = zero.shape[1]
+        share, tied, off, two = np.zeros(d), np.zeros(d), np.full(d, np.inf), np.ones(d)
+        is_zero = np.ones(d, dtype=np.bool_)
+        for own, origin in zip(batches, zero):
+            (largest, second), at_zero = np.zeros((2, d)), np.zeros(d, dtype=np.bool_)
             if sums is not None:
-                largest, n = sums.most_frequent(own)
+                (largest, second), at_zero, n = sums.most_frequent(own)
             else:
                 n = len(own)
                 few = np.sort(values(None, own[subsample(n, _SCREENED)]), axis=0)
                 suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
                 for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
-                    largest[j] = np.unique(column, return_counts=True, equal_nan=False)[1].max()
+                    value, count = np.unique(column, return_counts=True, equal_nan=False)
+                    largest[j], second[j] = np.sort(np.append(count, 0))[:-3:-1]
+                    at_zero[j] = value[count.argmax()] == origin[j]
             share = np.maximum(share, largest / n)
             tied = np.maximum(tied, np.where(n >= FEWEST_TIED, largest / n, 0.0))
             off = np.where(largest > 0, np.minimum(off, n - largest), off)
+            is_zero &= at_zero
+            two = np.minimum(two, (largest + second) / n)
         rare = (share > RARE) | ((share > MODAL) & (off < FEWEST_OFF_MODE))
-        return cls(tied > TIED, tied > MODAL, rare)
+        zeros = is_zero & (rare | ((tied > MODAL) & (two < TWO_VALUED)))
+        return cls(tied > TIED, tied > MODAL, rare | zeros, zeros)
 
     def of_features(self, features: Array) -> "Discrete":
         """Return the same marks for some of the features."""
-        return Discrete(self.tied[features], self.modal[features], self.rare[features])
+        kinds = self.tied, self.modal, self.rare, self.zero
+        return Discrete(*(kind[features] for kind in kinds))
+
+    def origins(self, rows: Rows) -> Array:
+        """Return what zero is in standard units, (n_features, K); nan for features not `zero`."""
+        return np.where(self.zero & ~rows.flat, -rows.mean / rows.unit, np.nan).T
 
 
 @dataclass(frozen=True)
@@ -148,7 +170,9 @@ def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
     places = rows.by_batch
     if sums is not None:
         places = [rows.used[rows.order[own]] for own in places]
-    discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
+    discrete = Discrete.of(rows.values, -rows.mean / rows.unit, places, sums)
+    if not has_scale:
+        discrete = replace(discrete, zero=np.zeros_like(discrete.zero))
     shifted = rows.flat | discrete.rare | (not has_scale)
     fixed = np.where(shifted, rows.unit / rows.unit[rows.reference], np.nan).T
     fixed[:, rows.reference] = 1.0  # in standard units; nan is free
@@ -170,14 +194,14 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     values.
     """
     at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
-    together = together_of(rows)
+    together = together_of(rows, discrete.rare)
     n_effective = together.number_of(d)
     batch = np.arange(K * L) // L
     X, counts, cell = nodes(rows.strata, rows.mean[batch], rows.unit[batch])
     noise = NoiseModel.of_levels(cell % L, L, L > 1)
     stacked = Stacked(X, None, np.zeros(0), batch[cell], K, rows.reference, counts, noise)
     never = np.zeros(d, dtype=np.bool_)
-    own = fixed, never, ~discrete.modal, n_effective, _CELL_VALUES
+    own = fixed, never, ~discrete.modal, n_effective, discrete.origins(rows), _CELL_VALUES
     maps, tails = _estimates(stacked, *own)
     heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
     read, n_rows = rows.single(np.flatnonzero(heavy)), len(rows.order)
@@ -204,13 +228,15 @@ def _estimates(
     may_tail: Array,
     may_vary: Array,
     n_effective: float,
+    zero: Array,
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Maps, Array]:
     """Fit all features as normal, then refit those that need weights of rows.
 
     These are features with heavy tails (`may_tail`), and all that `may_vary` if the variance
-    depends on the confounders. Returns maps in standard units, and which features have heavy tails.
+    depends on the confounders. Features for which `zero` is not nan are only multiplied; see
+    `gains`. Returns maps in standard units, and which features have heavy tails.
     `found_of` collects, by feature, the refitted solution and the feature's position in it.
     """
     n, d = at.X.shape
@@ -231,6 +257,8 @@ def _estimates(
             found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
             tails[some] = shape(part, found)[1]
+    for some in _parts(np.flatnonzero(~np.isnan(zero).any(axis=1)), n, n_values):
+        maps.put(some, gains(at.of(some), fixed[some], zero[some]))
     return maps, tails
 
 
@@ -247,16 +275,19 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
     return tails
 
 
-def together_of(rows: Rows, given: GroupedProducts | None = None) -> Together:
+def together_of(
+    rows: Rows, rare: Array | bool = False, given: GroupedProducts | None = None
+) -> Together:
     """Return how features correlate within cells, from the products of a subset of the features.
 
-    If products with the columns of continuous confounders are `given`, what these columns explain
-    is subtracted first.
+    `rare` features are left out if others vary. If products with the columns of continuous
+    confounders are `given`, what these columns explain is subtracted first.
     """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
         return Together.of_products(np.zeros((0, 0)), 0.0)  # no correlation is known
-    varies = np.flatnonzero(~rows.flat[stats.few])
+    use = ~(rows.flat | rare)[stats.few]
+    varies = np.flatnonzero(use if use.any() else ~rows.flat[stats.few])
     sums = np.zeros((len(varies), len(varies)))
     for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
         own = unit[stats.few[varies]]
@@ -272,7 +303,7 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
         X = np.nan_to_num(X)
     law = law_of(rows, X, fixed, discrete, known)
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
-    own = fixed, may_tail, may_vary, law.n_effective
+    own = fixed, may_tail, may_vary, law.n_effective, discrete.origins(rows)
     at = law.with_ratios(law.stacked(X, known), fixed)
     maps, _ = _estimates(at, *own)
     facts = {**law.facts, "subjects": float(np.median(at.rho)), "chosen": law.without_rows()}
@@ -299,7 +330,8 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     may_tail = _heavy(alone, fixed, may_tail, vary, law.n_effective)
     law.frame = replace(law.frame, at=replace(plain, weights=at.weights))
     found_of: dict[int, tuple[Found, int]] = {}
-    how = law.n_effective, FEATURE_VALUES, found_of
+    zero = discrete.origins(rows)
+    how = law.n_effective, zero, FEATURE_VALUES, found_of
     maps, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
     standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
     where = rows.place(), rows.n_batches, rows.reference
@@ -311,7 +343,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
         for few, own in gathered.products.parts():
             mine, never = some[few], np.zeros(len(few), dtype=np.bool_)
             stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
-            exact = fixed[mine], never, may_vary[mine], law.n_effective, _CELL_VALUES
+            exact = fixed[mine], never, may_vary[mine], law.n_effective, zero[mine], _CELL_VALUES
             maps.put(mine, _estimates(stacked, *exact)[0], keeps_errors=True)
     for some in _parts(np.flatnonzero(weighted), columns.n_products, WEIGHTED_VALUES):
         state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
@@ -333,12 +365,13 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
     results = []
     for features, known in continuous.parts():
         part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
-        together, units = together_of(part, known.products), (part.mean, part.unit)
+        together = together_of(part, kind.rare, known.products)
+        units, zero = (part.mean, part.unit), kind.origins(part)
         law, X = law_of_products(known, units, ~part.flat, own, together, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
         stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
-        maps, _ = _estimates(stacked, own, never, vary, law.n_effective, _CELL_VALUES)
+        maps, _ = _estimates(stacked, own, never, vary, law.n_effective, zero, _CELL_VALUES)
         heavy &= ~kind.tied & ~part.flat
         read, unknown = part.single(np.flatnonzero(heavy)), heavy.copy()
         for one in np.flatnonzero(heavy)[:, None]:
@@ -634,26 +667,30 @@ def _in_units(
     """Return maps in the users' units, from maps between standard units of domains.
 
     With means M and units u of domains, g(x) = M_r + u_r h((x - M_b) / u_b). Scales that were fixed
-    are 1 in users' units and have no error.
+    are 1 in users' units and have no error. Features that are only multiplied have no offset; if
+    they are zero in all rows of a domain, they stay as they are.
     """
     others = np.delete(np.arange(rows.n_batches), rows.reference)
     mean, own, to = rows.mean.T[:, others], rows.unit.T[:, others], rows.unit[rows.reference]
-    to, free = to[:, None], np.isnan(fixed[:, others])
+    zero, flat = discrete.zero[:, None], np.asarray(rows.flat)[:, None]
+    to, free = to[:, None], np.isnan(fixed[:, others]) | (zero & ~flat)
     both = free[:, :, None] & free[:, None]
-    known = ~np.asarray(rows.flat)[:, None, None]
+    known = ~flat[:, None]
     found = replace(
         maps,
         scale=np.where(free, maps.scale * to / own, 1.0),
-        centre=mean + own * maps.centre,
-        image=rows.mean[rows.reference][:, None] + to * maps.image,
+        centre=np.where(zero, 0.0, mean + own * maps.centre),
+        image=np.where(zero, 0.0, rows.mean[rows.reference][:, None] + to * maps.image),
         cov_log=np.where(both, maps.cov_log, 0.0),
         cov_image=np.where(known, maps.cov_image * to[:, :, None] ** 2, 0.0),
         cov_both=np.where(free, maps.cov_both * to, 0.0),
         sd=maps.sd * to[:, 0],
         profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
+        alike=together_of(rows, ~discrete.zero).alike if zero.any() else 0.0,
         **together.facts(len(fixed)),
     )
-    facts = {**facts, "heavy_tails": np.isfinite(maps.nu), "discrete": discrete.rare & ~rows.flat}
+    heavy, shifted = np.isfinite(maps.nu), discrete.rare & ~discrete.zero & ~rows.flat
+    facts |= {"heavy_tails": heavy, "discrete": shifted, "mostly_zero": discrete.zero}
     return LawFit(found, rows.flat, facts)
 
 

@@ -7,12 +7,16 @@ linked only through others. Two domains have a closed form, and a sandwich estim
 (`weights.errors`).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from condokit.checks import Array
 from condokit.law.posterior import Maps
-from condokit.law.stacked import Found, Stacked
+from condokit.law.stacked import Found, Stacked, solve
 from condokit.law.weights import SANDWICH_ROWS, errors, rows_together, shape
+
+_UNKNOWN = 100.0  # variance of a log-scale of which the rows say nothing
 
 
 def maps_of(at: Stacked, found: Found) -> Maps:
@@ -44,6 +48,50 @@ def maps_of(at: Stacked, found: Found) -> Maps:
         cov_both=both,
         nu=found.nu,
         df=np.full(len(s), df),
+        is_gain=np.zeros(len(s), dtype=np.bool_),
+    )
+
+
+def gains(at: Stacked, fixed: Array, zero: Array) -> Maps:
+    r"""Return maps x -> m x of features that are mostly zero, in standard units of the domains.
+
+    `zero`, (n_features, K), is what zeros are there. A map of b takes zero to
+    :math:`s_b z_b - \sum_c T_{bc} s_c` (`stacked`), which is :math:`z_r` for the solution of
+    :math:`A s = z_r + T_r` with :math:`A = diag(z) - T`. For two domains, m is the ratio of the
+    means that the law has at equal confounders. At the solution, zero's image has the error of an
+    offset, and A turns it into that of s. If m is not positive, it is unknown, and `fixed` is kept.
+    """
+    r, others, own = at.reference, at.others, np.arange(at.n_batches - 1)
+    T = np.moveaxis(solve(at, fixed).reduced.T[:, -len(own) :], (0, 2), (2, 0))
+    A = -T[:, :, others]
+    A[:, own, own] += zero[:, others]
+    known = np.abs(np.linalg.det(A)) > 1e-12
+    A[~known] = np.eye(len(own))
+    s = np.linalg.solve(A, (zero[:, [r]] + T[:, :, r])[:, :, None])[:, :, 0]
+    known &= (s > 0).all(axis=1)
+    scales = fixed.copy()
+    scales[:, others] = np.where(known[:, None], s, fixed[:, others])
+    found = solve(at, scales)
+    plain, s = maps_of(at, found), scales[:, others]
+    variance = np.stack([errors(at, found, b)[1] for b in others], axis=1)
+    B = np.moveaxis(found.reduced.B, 2, 0)
+    size = np.sqrt(_by_subjects(at, found)[1] * variance / np.einsum("dbb->db", B))
+    back = np.linalg.inv(A) / s[:, :, None] * size[:, None]
+    cov = back @ B @ np.swapaxes(back, 1, 2)
+    cov = np.where(known[:, None, None], cov, _UNKNOWN * np.eye(len(own)))
+    # the likelihood of a ratio of two counts, which are expected to be equal at m
+    profile = np.stack([np.ones(s.shape), 0.5 / s, np.zeros(s.shape)], axis=2)
+    nothing = np.zeros(cov.shape)
+    return replace(
+        plain,
+        centre=zero[:, others],
+        image=np.repeat(zero[:, [r]], len(own), axis=1),
+        cov_log=cov,
+        cov_image=nothing,
+        cov_both=nothing[:, 0],
+        n_eff=np.repeat(plain.dof[:, None] / 4, len(own), axis=1),
+        profile=profile,
+        is_gain=np.ones(len(s), dtype=np.bool_),
     )
 
 

@@ -115,6 +115,16 @@ class Maps:
     n_apart: float = np.inf  # effective number of differences between features; see `Together`
     # (n_features, n_directions): weights of independent sums of residuals, of variance one each
     directions: Any = None
+    is_gain: Any = None  # (n_features,): maps x -> m x, for features that are mostly zero
+    alike: float = 0.0  # mean correlation of these features
+
+    def of(self, features: Array) -> "Maps":
+        """Return the maps of some features, which are their share of the independent ones."""
+        arrays = {name: getattr(self, name)[features] for name in _MAP_ARRAYS}
+        arrays["directions"] = None if self.directions is None else self.directions[features]
+        share, alike = len(features) / len(self.sd), self.alike
+        numbers = max(self.n_effective * share, 1.0), self.n_apart * share
+        return Maps(n_effective=numbers[0], n_apart=numbers[1], alike=alike, **arrays)
 
     @classmethod
     def joined(cls, parts: "list[Maps]", order: Any = slice(None)) -> "Maps":
@@ -126,6 +136,7 @@ class Maps:
         if all(part.directions is not None for part in parts):
             arrays["directions"] = block_diag(*(part.directions for part in parts))[order]
             arrays["n_apart"] = sum(part.n_apart for part in parts)
+        arrays["alike"] = float(np.mean([part.alike for part in parts]))
         sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
         return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
 
@@ -138,7 +149,7 @@ class Maps:
 
 _MAP_ARRAYS = (
     *("scale", "centre", "image", "cov_log", "cov_image", "cov_both"),
-    *("sd", "dof", "n_eff", "profile", "nu", "df"),
+    *("sd", "dof", "n_eff", "profile", "nu", "df", "is_gain"),
 )
 
 
@@ -190,6 +201,8 @@ def posterior(
 
 def posterior_of(maps: Maps) -> Posterior:
     """Shrink scales and shifts of all devices and features by the evidence of all of them."""
+    if maps.is_gain is not None and 0 < maps.is_gain.sum() < len(maps.sd):
+        return _by_kind(maps)
     log_m, sd = np.log(maps.scale), maps.sd[:, None]
     power, no_pull = _units(maps, 0.025)
     ratio, ten = 10.0**power, power * np.log(10.0)
@@ -201,6 +214,8 @@ def posterior_of(maps: Maps) -> Posterior:
     scales = _Effects(log_m - ten, maps.cov_log, ~no_pull, _SCALES, df, apart=maps.n_apart)
     (d, k), kinds = log_m.shape, (shifts, scales)
     number = min(maps.n_effective, d)
+    if maps.is_gain is not None and maps.is_gain.all():  # errors of means, not of variances
+        number = d / (1 + (d - 1) * maps.alike)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
     prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
     if k > 1 and d > 2 * _MOST_FEATURES:  # a subset decides how devices differ
@@ -223,6 +238,23 @@ def posterior_of(maps: Maps) -> Posterior:
         np.where(outside.any(axis=0), 1.0, differs),
         np.where(outside.any(axis=0), 1.0, scaled),
     )
+
+
+def _by_kind(maps: Maps) -> Posterior:
+    """Shrink gains apart from other maps: where counts are multiplied, logarithms shift.
+
+    Both kinds are evidence of a difference between devices, so their odds are multiplied.
+    """
+    parts = [np.flatnonzero(~maps.is_gain), np.flatnonzero(maps.is_gain)]
+    found, order = [posterior_of(maps.of(part)) for part in parts], np.argsort(np.concatenate(parts))
+    arrays = {
+        name: np.concatenate([getattr(one, name) for one in found])[order]
+        for name in ("log_scale", "image", "var_log", "var_image", "other_units")
+    }
+    chances = np.array([one.differs for one in found])
+    yes, no = chances.prod(axis=0) / _DIFFERS, (1 - chances).prod(axis=0) / (1 - _DIFFERS)
+    differs = yes / np.maximum(yes + no, 1e-300)
+    return Posterior(differs=differs, scaled=found[0].scaled, **arrays)
 
 
 def _round(

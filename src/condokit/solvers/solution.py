@@ -201,7 +201,7 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
 def joined_law(laws: list[dict[str, Any]], order: Array) -> dict[str, Any]:
     """Join facts of groups of features; other facts are those of the first group."""
     found = dict(laws[0])
-    for name in {"heavy_tails", "discrete", "as_normal"}.intersection(found):
+    for name in {"heavy_tails", "discrete", "mostly_zero", "as_normal"}.intersection(found):
         found[name] = np.concatenate([law[name] for law in laws])[order]
     return found
 
