@@ -51,7 +51,7 @@ def gathered(x, q, Z, k, basis=AGES, n_parts=1, seed=0):
 def fit_products(rows, continuous):
     none = np.zeros(len(rows.flat), dtype=bool)
     fixed = np.column_stack([np.full(len(none), np.nan), np.ones(len(none))])
-    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none)).solution()
+    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none, none)).solution()
 
 
 def test_node_rows_have_the_products_of_all_rows():

@@ -99,7 +99,7 @@ def test_a_design_on_all_rows_is_that_of_blocks(n_blocks, shuffled):
     found = fit_law(rows, True).solution()
     at = replace(rows.covariates, weights=None)
     fixed = np.column_stack([np.full(3, np.nan), np.ones(3)])
-    none = estimate.Discrete(*np.zeros((3, 3), dtype=bool))
+    none = estimate.Discrete(*np.zeros((4, 3), dtype=bool))
     law = estimate.law_of(replace(rows, covariates=at), rows.values(), fixed, none)
     z = standard_units(rows.domains.continuous[0].values[rows.used])(Z[:, 0])
     side = (~q).astype(int)

@@ -15,7 +15,7 @@ from condokit.data.links import check_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.sums import no_rows
-from condokit.fit.shrinkage import warn_as_normal
+from condokit.fit.shrinkage import warn_as_normal, warn_mostly_zero
 from condokit.law.estimate import fit_law
 from condokit.law.posterior import Maps, posterior_of
 from condokit.maps.affine import AffineMap
@@ -80,7 +80,6 @@ def estimate(
 ) -> Estimate:
     """Find the maps of all batches with a path to the reference; `with_expected` completes them."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
-    facts["left_alone"] = study.n_mostly_zero
     links, d = next((one.links for one in maps.values()), None), study.n_features
     maps[reference] = identity(study, links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
@@ -97,8 +96,6 @@ def find_maps(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     """Return the maps of all batches but the reference, their errors, and facts."""
-    if study.is_mostly_zero:  # no feature can be mapped
-        return {}, {}, {}
     # two domains without bridges are fitted as by ConDoAdapter, so that both give the same map
     several = len(paths) > 2 or study.n_bridges > 0
     return (_together if joint and several else _along_paths)(study, one, reference, paths)
@@ -115,13 +112,16 @@ def _together(
     study.refuse_unbridged(reference, sorted(paths), 2 + family.has_scale)  # one more than numbers
     linked, batches = replace(study, links=links), sorted(paths)
     law = fit_law(Rows.among(linked, batches, reference), family.has_scale)
-    flat = law.flat | law.law["discrete"]
+    zero = law.law["mostly_zero"]
+    warn_mostly_zero(table, zero)
+    flat = (law.flat & ~zero) | law.law["discrete"]
     if flat.any() and family.has_scale:
         names = listing(table.names_of(flat))
         text = "Constant or nearly so within a batch, so only shifted: {names}."
         warn("constant-features", text, names=names)
     scale, offset, errors, facts = _shrink_maps(law.maps, one.shrinkage == "auto")
     facts |= {name: law.law[name] for name in ("mean", "variance") if name in law.law}
+    facts["mostly_zero"] = table.names_of(zero)
     if normal := table.names_of(law.law.get("as_normal", flat & False)):
         facts["fitted_as_normal"] = normal
         warn_as_normal(normal)

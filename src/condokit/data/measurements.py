@@ -8,7 +8,6 @@ import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
 from condokit.data.columns import factorize
-from condokit.data.grouped import sparse_sums
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
@@ -54,10 +53,8 @@ _REPEATED = 0.05  # share of subjects with several rows
 _MOST_NAMED = 100_000  # rows that are searched for subjects if a column's name suggests them,
 _MOST_UNNAMED = 5000  # and if only its values could
 _LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger doubles are whole numbers
-_FEWEST_CELLS = 20  # rows of a batch from which the share of zeros is judged
 _FEWEST_SPREAD = 30  # rows from which the distribution of whole numbers is judged
 _WIDE_STEPS = 5  # median step between neighbours below which numbers look consecutive
-_MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is not mapped
 _MOST_COUNTED = 200_000  # values that are examined for counts
 _SKEWED = 1.0  # skewness above which counts are better mapped as logarithms
 
@@ -88,30 +85,6 @@ def measurements(
             every=["*"],
         )
     return taken, {name: left[name] for name in free if name in left}
-
-
-def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] | None]:
-    """Count the features that are mostly zero in some batch, and return the others.
-
-    A map would move zeros, which mean "not detected". Instead of the others, None is returned if
-    no feature is mostly zero, or if all are.
-    """
-    sizes, start = np.bincount(codes), 0
-    counts = np.zeros((len(sizes), tables[0].n_features))
-    for table in tables:
-        batch = codes[start : start + table.n_rows]
-        start += table.n_rows
-        if table.entries is not None:
-            nonzero = sparse_sums(table.entries, table.positions, batch, (0,))[0]
-            counts[: len(nonzero)] += nonzero
-            continue
-        for rows, chunk in table.chunks():
-            for b in np.unique(batch[rows]):
-                counts[b] += np.count_nonzero(chunk[batch[rows] == b], axis=0)
-    large = sizes >= min(_FEWEST_CELLS, sizes.max())  # in a few rows, many zeros may be chance
-    is_zero = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
-    others = np.flatnonzero(~is_zero).tolist()
-    return int(is_zero.sum()), others if is_zero.any() and others else None
 
 
 def look_like_counts(X: Array) -> Array:
@@ -207,10 +180,6 @@ def warn_of_columns(domains: Study, linked: bool) -> None:
     """Warn of columns that are not taken as features, or that may be codes, subjects or counts."""
     if names := repeated_subjects(domains):
         warn("repeated-subjects", REPEATED, names=listing(names))
-    if n := domains.n_mostly_zero:
-        text = "{n} of {d} variables are not mapped, because more than 80% of their values in a "
-        text += "batch are zero. Name {@`features`} to map them as well."
-        warn("mostly-zero", text, UserWarning, n=n, d=domains.tables[0].width)
     if not linked and (names := counts_among(domains)):
         warn("counts", COUNTS, UserWarning, names=listing(names))
     if domains.left:

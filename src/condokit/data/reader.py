@@ -173,7 +173,6 @@ def _assembled(
         groups=groups,
         left=chosen.left,
         unused=unused_columns(found, chosen.tables),
-        n_mostly_zero=chosen.n_mostly_zero,
     )
 
 

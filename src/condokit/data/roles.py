@@ -18,7 +18,7 @@ from condokit.checks import (
 )
 from condokit.data.columns import as_array, factorize
 from condokit.data.confounders import NamedColumns
-from condokit.data.measurements import measurements, mostly_zero
+from condokit.data.measurements import measurements
 from condokit.data.noise import check_reliability, repeats_of
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
@@ -132,7 +132,6 @@ class Chosen:
 
     tables: list[Table]
     left: dict[str, str] = field(default_factory=dict)  # why other columns are not features
-    n_mostly_zero: int = 0  # variables of AnnData with mostly zeros
 
 
 def _both(argument: str, given: Any, is_name: bool) -> tuple[Any, Any]:
@@ -155,11 +154,7 @@ def choose_features(found: Sequence[RoleColumns], features: Any, site: Array) ->
         names = first.feature_names or features
         return Chosen([first, *(o.table.select(names, o.taken) for o in found[1:])])
     if all(table.is_annotated for table in tables):
-        chosen = [tables[0].select(None), *(t.select(tables[0].labels) for t in tables[1:])]
-        n_zero, places = mostly_zero(chosen, site)
-        if places is not None:
-            chosen = [table.take(places) for table in chosen]
-        return Chosen(chosen, {}, n_zero)
+        return Chosen([tables[0].select(None), *(t.select(tables[0].labels) for t in tables[1:])])
     if any(table.columns is None for table in tables):
         return Chosen([one.table.select(None, one.taken) for one in found])
     free = [column for column in tables[0].labels if column not in taken]

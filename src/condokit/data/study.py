@@ -95,7 +95,6 @@ class Study:
     # columns that were not taken as features, and why, if no features were named
     left: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
-    n_mostly_zero: int = 0  # variables of AnnData with mostly zeros
     noise: Noise | None = None  # of confounders that were calibrated
     sums: Sums | None = None  # by cell; the tables may then hold only some of the rows, or none
     wanted: Any = None  # the label of the reference, if the statistics name one
@@ -184,11 +183,6 @@ class Study:
     def entries(self) -> Any:
         """All columns as one sparse matrix, None if the table is not sparse."""
         return self.tables[0].entries if len(self.tables) == 1 and self.links is None else None
-
-    @property
-    def is_mostly_zero(self) -> bool:
-        """Whether all features are mostly zero, so that nothing should be mapped."""
-        return self.n_mostly_zero > 0 and self.n_features == self.tables[0].width
 
     def of(self, places: Array) -> "Study":
         """Return the study with some of the features."""

@@ -222,10 +222,11 @@ class Table:
         if self.is_annotated:
             if names is not None and len(names) != self.n_features:
                 return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
-            X, data = self._among_all(values, are_mapped), self.native  # before a file is closed
-            new = data.to_memory() if data.isbacked or self.is_slow else data.copy()
-            new.X = X
-            return new
+
+            def fill(result: Array, rows: slice, chunk: Array) -> None:
+                result[:] = values[rows]
+
+            return self.refilled(fill, are_mapped)
         if not self._is_frame:
             return values
         names = self.labels if names is None else list(names)
@@ -278,26 +279,36 @@ class Table:
         frame = self._data.with_columns(*columns)
         return Table(frame.to_native(), self.name)._with(self.positions)
 
-    def _among_all(self, values: Array, are_mapped: bool) -> Any:
-        """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
+    def refilled(self, fill: Callable[[Array, slice, Array], None], are_mapped: bool) -> Any:
+        """Return AnnData with new values of the selected variables, as sparse as X; see `rebuild`.
+
+        `fill(result, rows, chunk)` writes new values of a chunk of rows into an array, so that a
+        sparse result is never dense as a whole.
+        """
         kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
+        dtype = self.output(0).dtype
         was_negative, parts = False, list[Any]()
         is_matrix = self.is_slow or sparse.isspmatrix(self._data)
         rows_of: Any = sparse.csr_matrix if is_matrix else sparse.csr_array
         for rows, block in self._with(range(self.width)).chunks():
-            new, old = values[rows], block[:, self.positions]
+            old = block[:, self.positions]
+            fill(new := np.empty(old.shape, dtype), rows, old)
             below = new < 0
             turned += (below & (old > 0)).sum(), (below & (old == 0)).sum()
             was_negative |= bool((old < 0).any())
-            part = block.astype(values.dtype) if are_mapped else np.zeros(block.shape, values.dtype)
+            part = block.astype(dtype) if are_mapped else np.zeros(block.shape, dtype)
             part[:, self.positions] = new
             parts.append(part if kind is None else rows_of(part))
-        positive, zero = turned / max(values.size, 1)
+        positive, zero = turned / max(self.n_rows * self.n_features, 1)
         if are_mapped and turned.any() and not was_negative:
             text = "Of the mapped values, {positive:.1%} are negative that were positive, and "
             text += "{zero:.1%} that were zero."
             warn("negative-values", text, UserWarning, positive=positive, zero=zero)
-        return np.concatenate(parts) if kind is None else sparse.vstack(parts, format=kind)
+        X = np.concatenate(parts) if kind is None else sparse.vstack(parts, format=kind)
+        data = self.native  # read before a file is closed
+        result = data.to_memory() if data.isbacked or self.is_slow else data.copy()
+        result.X = X
+        return result
 
     def read(self, rows: Any) -> Array:
         """Return rows of the selected columns as float64; numbers of rows must increase."""

@@ -173,7 +173,7 @@ def find(
     if settings["controls"] is not None:
         controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
         left = controls.others(domains)
-    if domains.is_mostly_zero or (controls is not None and not domains.confounders):
+    if controls is not None and not domains.confounders:
         settings = {**settings, **NOTHING_NAMED, "map": "identity", "divergence": "auto"}
     tried = candidates(settings, left)
     chosen = tried[0]

@@ -153,10 +153,19 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         if unknown:
             text = "The standard errors of {names} are not known; find them with "
             raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
-        result = map_rows(table, code, each, known)
-        if stays is not None:
-            for rows, chunk in table.chunks():
-                result[rows][stays[rows]] = chunk[stays[rows]] if known is None else 0.0
+
+        def fill(result: Array, rows: slice, chunk: Array) -> None:
+            """Fill in the mapped values, or errors, of a chunk of rows."""
+            _map_chunk(result, table, chunk, code[rows], each, known)
+            if stays is not None:
+                result[stays[rows]] = chunk[stays[rows]] if known is None else 0.0
+
+        names = each[0].outputs(table.columns)
+        if table.is_annotated and each[0].shape[0] == table.n_features and not as_array:
+            return table.refilled(fill, known is None)
+        result = table.output(each[0].shape[0])
+        for rows, chunk in table.chunks():
+            fill(result[rows], rows, chunk)
         if as_array:
             return result
 
@@ -167,27 +176,36 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
                 found[code == b] = one.depends(marked[code == b])
             return found
 
-        return table.rebuild(result, each[0].outputs(table.columns), known is None, depends)
+        return table.rebuild(result, names, known is None, depends)
 
 
-def map_rows(
-    table: Table, code: Array, maps: Sequence[Map], errors: Sequence[Any] | None = None
-) -> Array:
-    """Map row i by `maps[code[i]]`; if `errors` are given, return standard errors instead."""
+def map_rows(table: Table, code: Array, maps: Sequence[Map]) -> Array:
+    """Map row i by `maps[code[i]]`."""
     result = table.output(maps[0].shape[0])
     for rows, chunk in table.chunks():
-        here, part = code[rows], result[rows]
-        present = np.flatnonzero(np.bincount(here)).tolist()
-        for b in present:
-            mine: Any = slice(None) if len(present) == 1 else here == b
-            if errors is not None:
-                part[mine] = errors[b].of_mapped(chunk[mine], maps[b])
-                continue
-            values = part if len(present) == 1 else np.empty_like(part[mine])
-            maps[b].apply_chunk(chunk[mine], table, values)
-            if values is not part:
-                part[mine] = values
+        _map_chunk(result[rows], table, chunk, code[rows], maps)
     return result
+
+
+def _map_chunk(
+    result: Array,
+    table: Table,
+    chunk: Array,
+    code: Array,
+    maps: Sequence[Map],
+    errors: Sequence[Any] | None = None,
+) -> None:
+    """Map rows of a table into `result`; if `errors` are given, find standard errors instead."""
+    present = np.flatnonzero(np.bincount(code)).tolist()
+    for b in present:
+        mine: Any = slice(None) if len(present) == 1 else code == b
+        if errors is not None:
+            result[mine] = errors[b].of_mapped(chunk[mine], maps[b])
+            continue
+        values = result if len(present) == 1 else np.empty_like(result[mine])
+        maps[b].apply_chunk(chunk[mine], table, values)
+        if values is not result:
+            result[mine] = values
 
 
 def how_read(adapter: Any) -> dict[str, Any]:

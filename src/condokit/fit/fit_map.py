@@ -289,14 +289,15 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
         plain = _with_known_errors(recipe.divergence.solve(recipe.family, summary), summary)
         unit, flat = summary.spread, summary.flat
     plain = _counting_subjects(plain, unit, domains, comparison)
+    constant = flat & ~plain.law.get("mostly_zero", False)  # of which zeros stay zero
     if recipe.family.has_scale:
-        warn_constant(table, flat)
+        warn_constant(table, constant)
     together = None
     shrinks = recipe.shrinkage == "auto" and plain.se_image is not None and len(unit) > 1
     if shrinks and plain.evidence is None and not domains.confounders and domains.gaps is None:
         together = together_of(Rows.read(domains, comparison, recipe.family.has_scale))
     solution, facts = shrink(plain, unit, recipe.shrinkage, together, table)
-    facts = {"constant_features": table.names_of(flat), **facts, **fallback}
+    facts = {"constant_features": table.names_of(constant), **facts, **fallback}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":

@@ -44,6 +44,7 @@ class FitReport(Mapping[str, Any]):
     heavy_tailed_features: list[str] | None = None  #: Features with Student's t residuals.
     fitted_as_normal: list[str] | None = None  #: Heavy-tailed, but only sums are known.
     discrete_features: list[str] | None = None  #: Values nearly all equal, so only shifted.
+    mostly_zero_features: list[str] | None = None  #: Only multiplied, so that zeros stay zero.
     bent_features: list[str] | None = None  #: Features for which a curve is likelier than a line.
     bent: Array | None = None  #: Probability of a curve for every feature: (n_features,).
     subject_ratio: float | None = None  #: Variance between subjects over the variance within.

@@ -81,7 +81,7 @@ def has_ties(domains: Study) -> bool:
     def values(features: Array | None, rows: Array) -> Array:
         return (domains if features is None else domains.of(features)).rows(rows)
 
-    found = Discrete.of(values, domains.n_features, sides, domains.sums_only)
+    found = Discrete.of(values, np.zeros((2, domains.n_features)), sides, domains.sums_only)
     varies = domains.gather(np.where(kept, domains.code, -1), 2).sd > 0
     tied = found.modal & varies.all(axis=0)
     if tied.any():

@@ -28,10 +28,24 @@ def warn_as_normal(names: list[str] | None) -> None:
         )
 
 
+def warn_mostly_zero(table: Table, zero: Array) -> None:
+    """Warn of features that are only multiplied, if there are any."""
+    if zero.any():
+        warn(
+            "mostly-zero",
+            "Mostly zero, so only multiplied, and zeros stay zero: {names} ({n} of {d} features).",
+            UserWarning,
+            names=listing(table.names_of(zero)),
+            n=int(zero.sum()),
+            d=len(zero),
+        )
+
+
 def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     """Return facts about the law of features given confounders; warn of discrete features."""
     if not law:
         return {}
+    warn_mostly_zero(table, law["mostly_zero"])
     discrete = table.names_of(law["discrete"])
     if discrete:
         warn(
@@ -47,6 +61,7 @@ def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
         "variance_terms": law.get("variance", []),
         "heavy_tailed_features": table.names_of(law["heavy_tails"]),
         "discrete_features": discrete,
+        "mostly_zero_features": table.names_of(law["mostly_zero"]),
         "fitted_as_normal": unknown or None,
         "subject_ratio": law.get("subjects"),
     }

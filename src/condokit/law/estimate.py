@@ -194,7 +194,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     values.
     """
     at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
-    together = together_of(rows, discrete.rare)
+    together = together_of(rows, rare=discrete.rare)
     n_effective = together.number_of(d)
     batch = np.arange(K * L) // L
     X, counts, cell = nodes(rows.strata, rows.mean[batch], rows.unit[batch])
@@ -276,7 +276,7 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
 
 
 def together_of(
-    rows: Rows, rare: Array | bool = False, given: GroupedProducts | None = None
+    rows: Rows, given: GroupedProducts | None = None, rare: Array | bool = False
 ) -> Together:
     """Return how features correlate within cells, from the products of a subset of the features.
 
@@ -365,7 +365,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
     results = []
     for features, known in continuous.parts():
         part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
-        together = together_of(part, kind.rare, known.products)
+        together = together_of(part, known.products, kind.rare)
         units, zero = (part.mean, part.unit), kind.origins(part)
         law, X = law_of_products(known, units, ~part.flat, own, together, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
@@ -686,7 +686,7 @@ def _in_units(
         cov_both=np.where(free, maps.cov_both * to, 0.0),
         sd=maps.sd * to[:, 0],
         profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
-        alike=together_of(rows, ~discrete.zero).alike if zero.any() else 0.0,
+        alike=together_of(rows, rare=~discrete.zero).alike if zero.any() else 0.0,
         **together.facts(len(fixed)),
     )
     heavy, shifted = np.isfinite(maps.nu), discrete.rare & ~discrete.zero & ~rows.flat

@@ -199,8 +199,11 @@ def posterior(
     return settled, found
 
 
-def posterior_of(maps: Maps) -> Posterior:
-    """Shrink scales and shifts of all devices and features by the evidence of all of them."""
+def posterior_of(maps: Maps, chance: float = _DIFFERS) -> Posterior:
+    """Shrink scales and shifts of all devices and features by the evidence of all of them.
+
+    `chance` is the prior probability that a device differs.
+    """
     if maps.is_gain is not None and 0 < maps.is_gain.sum() < len(maps.sd):
         return _by_kind(maps)
     log_m, sd = np.log(maps.scale), maps.sd[:, None]
@@ -216,7 +219,7 @@ def posterior_of(maps: Maps) -> Posterior:
     number = min(maps.n_effective, d)
     if maps.is_gain is not None and maps.is_gain.all():  # errors of means, not of variances
         number = d / (1 + (d - 1) * maps.alike)
-    start = _usual(shifts.pulled.any(), scales.pulled.any())
+    start = _usual(shifts.pulled.any(), scales.pulled.any(), chance)
     prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
     if k > 1 and d > 2 * _MOST_FEATURES:  # a subset decides how devices differ
         few = subsample(d, _MOST_FEATURES)
@@ -243,18 +246,20 @@ def posterior_of(maps: Maps) -> Posterior:
 def _by_kind(maps: Maps) -> Posterior:
     """Shrink gains apart from other maps: where counts are multiplied, logarithms shift.
 
-    Both kinds are evidence of a difference between devices, so their odds are multiplied.
+    Their prior probability of a difference is the mean of the usual one and of what other features
+    showed. Both kinds are evidence of a difference, so Bayes factors are multiplied.
     """
     parts = [np.flatnonzero(~maps.is_gain), np.flatnonzero(maps.is_gain)]
-    found, order = [posterior_of(maps.of(part)) for part in parts], np.argsort(np.concatenate(parts))
+    others, order = posterior_of(maps.of(parts[0])), np.argsort(np.concatenate(parts))
+    chance = 0.5 * (_DIFFERS + float(others.differs.mean()))
+    gains = posterior_of(maps.of(parts[1]), chance)
     arrays = {
-        name: np.concatenate([getattr(one, name) for one in found])[order]
+        name: np.concatenate([getattr(one, name) for one in (others, gains)])[order]
         for name in ("log_scale", "image", "var_log", "var_image", "other_units")
     }
-    chances = np.array([one.differs for one in found])
-    yes, no = chances.prod(axis=0) / _DIFFERS, (1 - chances).prod(axis=0) / (1 - _DIFFERS)
-    differs = yes / np.maximum(yes + no, 1e-300)
-    return Posterior(differs=differs, scaled=found[0].scaled, **arrays)
+    yes, no = others.differs * gains.differs / chance, (1 - others.differs) * (1 - gains.differs)
+    differs = yes / np.maximum(yes + no / (1 - chance), 1e-300)
+    return Posterior(differs=differs, scaled=others.scaled, **arrays)
 
 
 def _round(
@@ -329,7 +334,7 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
     return power, no_unit
 
 
-def _usual(may_shift: bool, may_scale: bool) -> Array:
+def _usual(may_shift: bool, may_scale: bool, differs: float = _DIFFERS) -> Array:
     """Return the table of prior probabilities: no shift or its size, by no scale or its size."""
     away = np.log(_SCALE_SDS / (_SCALE_OF_SHIFT * _SHIFT_SDS)[:, None]) / _LOG_FACTOR
     sizes = np.exp(-0.5 * away**2)
@@ -340,7 +345,7 @@ def _usual(may_shift: bool, may_scale: bool) -> Array:
     table = np.vstack([np.r_[0.0, np.full(len(_SCALE_SDS), _PURE / len(_SCALE_SDS))], beside])
     table[1:] *= may_shift
     table[:, 1:] *= may_scale
-    table *= _DIFFERS / max(table.sum(), 1e-300)
+    table *= differs / max(table.sum(), 1e-300)
     table[0, 0] = 1 - table.sum()
     return table
 
