@@ -12,7 +12,8 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 from condokit.law import estimate
-from condokit.law.estimate import Discrete, Frame, fit_law, law_of_products
+from condokit.law.discrete import Discrete
+from condokit.law.estimate import Frame, fit_law, law_of_products
 from condokit.law.products import node_rows, residual_kurtosis
 from condokit.law.stacked import solve
 from condokit.law.weights import fit_weights
@@ -51,7 +52,7 @@ def gathered(x, q, Z, k, basis=AGES, n_parts=1, seed=0):
 def fit_products(rows, continuous):
     none = np.zeros(len(rows.flat), dtype=bool)
     fixed = np.column_stack([np.full(len(none), np.nan), np.ones(len(none))])
-    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none, none)).solution()
+    return estimate.fit_products(rows, continuous, fixed, Discrete(*[none] * 4)).solution()
 
 
 def test_node_rows_have_the_products_of_all_rows():
@@ -167,7 +168,9 @@ def test_a_basis_is_the_same_after_a_file_and_refuses_what_is_out_of_its_range()
     ages = np.linspace(18, 95, 50)[:, None]
     assert again == AGES
     np.testing.assert_array_equal(again(ages), AGES(ages))
-    with pytest.raises(ValueError, match=r"2 values of 'age' .* range 18 to 95 .0 missing, 1 below, 1 above"):
+    with pytest.raises(
+        ValueError, match=r"2 values of 'age' .* range 18 to 95 .0 missing, 1 below, 1 above"
+    ):
         AGES(np.array([[17.0], [40.0], [96.0]]))
 
 

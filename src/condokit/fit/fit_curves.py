@@ -18,7 +18,8 @@ from condokit.data.missing import same_gaps
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.law.curves import STRAIGHT, Bends, FeatureValues, average, bends
-from condokit.law.estimate import FEATURE_VALUES, Discrete, law_of
+from condokit.law.discrete import Discrete
+from condokit.law.estimate import FEATURE_VALUES, law_of
 from condokit.law.noise import NoiseModel
 from condokit.law.stacked import Stacked, solve
 from condokit.law.weights import fit_weights, shape

@@ -11,7 +11,7 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.divergences.samples import SampleObjective
-from condokit.law.estimate import Discrete
+from condokit.law.discrete import Discrete
 from condokit.maps.families import LocationScale
 from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples

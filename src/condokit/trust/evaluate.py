@@ -12,10 +12,11 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
-from condokit.data.arrays import computing, ones_for_zeros, sides
+from condokit.data.arrays import computing, ones_for_zeros, rms, sides
 from condokit.data.disclosure import hidden_counts, size_of
 from condokit.data.records import Finding, Sheet, gravest_first, plain
 from condokit.data.study import Study, cell_names
+from condokit.law.discrete import MODAL
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
@@ -520,7 +521,10 @@ def _doubts(
         return
     if np.array_equal(after.rows.before, after.rows.after):
         yield "the map changes nothing"
-    (shift, log_ratio), noise = after.left.size, after.left.noise
+    shift, noise = after.left.size[0], after.left.noise
+    # of counts, mostly zero, a gain makes means equal, not variances
+    measured = (after.rows.before == 0).mean(axis=0) < MODAL
+    log_ratio = rms(after.left.log_ratio[measured]) if measured.any() else 0.0
     if after.p_value <= _LEVEL and np.sqrt(max(shift**2 - noise[0], 0.0)) > error.rms(1)[1][1]:
         yield f"the shift that is left, {shift:.2g} sd, is more than the map's errors explain"
     if shift > max(before.left.size[0], SMALL) and after.p_value <= _LEVEL:

@@ -167,7 +167,7 @@ def limits(squares: Array, variances: Array, chance: float, alike: Array | None)
     below = chance * gammainc(half, half * none / ones_for_zeros(some))  # probability below S_0
     found = []
     for share in (0.025, 0.975):
-        early = some / half * gammaincinv(half, np.minimum(share / chance, 1.0))
+        early = some / half * gammaincinv(half, min(share / chance, 1 - 1e-12))
         late = some / half * gammaincinv(half, max(share - (1 - chance), 0.0) / chance)
         limit = np.where(below + 1 - chance >= share, none, late)
         found.append(np.where(known, np.where(below >= share, early, limit), squares))
