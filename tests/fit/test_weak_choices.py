@@ -15,7 +15,7 @@ LAWS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Nearly all values")
+@pytest.mark.filterwarnings("ignore:Nearly all values", "ignore:Mostly zero")
 @pytest.mark.parametrize("law", list(LAWS))
 def test_no_matrix_is_made_of_equal_values(law):
     for seed in range(4):
