@@ -37,8 +37,7 @@ def adapt(
 ) -> Any:
     """Map the cells of all batches to one batch, given confounders; `X` itself is not changed.
 
-    Variables that are zero in more than 80% of the cells of a batch are not mapped, unless they are
-    named in `features`.
+    Variables that are mostly zero are only multiplied, so that their zeros stay zero.
 
     Parameters
     ----------
