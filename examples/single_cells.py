@@ -94,8 +94,8 @@ for warning in told:
 # %%
 # ``adata.obsm["X_pca_condokit"]`` and ``adata.layers["mapped"]`` are the results; ``adata.X`` is as
 # it was. Zeros of genes that most cells express move with their plate, so some mapped values are
-# negative: use the layer for models and figures, and the counts for tests that need counts. Go on with
-# ``sc.pp.neighbors(adata, use_rep="X_pca_condokit")``.
+# negative: use the layer for models and figures, and the counts for tests that need counts. Go on
+# with ``sc.pp.neighbors(adata, use_rep="X_pca_condokit")``.
 #
 # Before and after
 # ----------------

@@ -50,8 +50,14 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
     made orthogonal to those of 1 and t, are regressed on z and the domain. The statistic is the
     sum of the two squared coefficients of the domain over their variances: chi-squared with 2
     degrees of freedom if the line is right. A feature is suspected above the 99% quantile; with
-    very many features the limit rises, so that about two straight features are suspected.
+    very many features the limit rises, so that about two straight features are suspected. Features
+    that are only multiplied are mostly zero, and not tested.
     """
+    lines = np.flatnonzero((offset != 0) | (scale == 1))
+    if not len(lines):
+        return lines
+    if len(lines) < domains.n_features:
+        domains, scale, offset = domains.of(lines), scale[lines], offset[lines]
     rows = np.sort(subsample_sides(domains.is_query, _MOST_SCREENED, domains.kept()))
     X, is_query = domains.rows(rows), domains.is_query[rows]
     X[is_query] = X[is_query] * scale + offset
@@ -80,7 +86,7 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
             own = q * score
             found += own.sum(axis=0) ** 2 / ones_for_zeros(np.einsum("nd,nd->d", own, own))
     least = max(_SUSPECT, 2 * np.log(len(found) / _BY_CHANCE))
-    return np.flatnonzero(found > least)[:_MOST_SUSPECTED]
+    return lines[found > least][:_MOST_SUSPECTED]
 
 
 def fit_curves(
