@@ -66,6 +66,7 @@ _FIRST = {
 }
 _CURVES = ("before", "query, as recorded", BEFORE, "--"), ("after", "query, mapped", AFTER, "-")
 _OF_SITE = {"reference": "all others, mapped", **{one[1]: one[1][7:] for one in _CURVES}}
+_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 3, "borderaxespad": 2.5}
 _RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
 _EXAMPLE = """>>> from condokit import ConDoAdapter, datasets, evaluate, plots
 >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
@@ -380,8 +381,10 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
             for b, colour in enumerate(_colours(len(labels))):
                 x, y = known.scores[when][codes == b].T
                 axis.scatter(x, y, color=colour, label=_literal(labels[b]), **dots)
-            if not row and len(labels) <= _MOST_NAMED:
-                axis.legend(markerscale=2, handletextpad=0.1)
+            if row and len(labels) <= _MOST_NAMED:
+                axis.legend(
+                    markerscale=2, handletextpad=0, columnspacing=0.5, **_BELOW | {"ncols": 2}
+                )
     share = " and ".join(f"{one:.0%}" for one in known.explained)
     note = f"Axes: the first two components as recorded ({share} of the variance)"
     note += f"{_rows_left(known)}{_left(len(known.confounders) - len(few), 'confounders')}."
@@ -502,8 +505,7 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
             start = start + share
         axis.set_xlim(0, 1)
         if len(levels) <= _MOST_NAMED:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 1}
-            axis.legend(ncols=3, borderaxespad=2.5, **below)
+            axis.legend(handlelength=1, **_BELOW)
     _name_rows(axes[0], known.labels)
     more = _left(len(known.confounders) - len(shown), "confounders")
     note = f"Boxes: quartiles, whiskers: 5 to 95%{_rows_left(known)}{more}."
@@ -572,7 +574,7 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     agreement : Agreement
         What `evaluate` with `pairs` returned as `agreement`.
     feature : str or None, default=None
-        The feature; None is the first.
+        The feature; None is the one that agrees least as recorded (Lin's concordance).
 
     Examples
     --------
@@ -585,8 +587,10 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     >>> plots.bland_altman(found.agreement).axes[0].get_title("left")
     'column 0: 20 pairs'
     """
-    names = agreement.features["feature"]
-    feature = _one_of(names, feature)
+    names, ccc = agreement.features["feature"], agreement.features["ccc_before"]
+    known = [k for k in range(len(names)) if ccc[k] is not None and np.isfinite(ccc[k])]
+    least = names[min(known, key=ccc.__getitem__, default=0)]
+    feature = _one_of(names, least if feature is None else feature)
     j, (figure, (axis,)) = names.index(feature), _figure(5, 3.2)
     axis.scatter(agreement.mean[:, j], agreement.difference[:, j], s=14, color=AFTER, alpha=0.7)
     axis.axhline(0, color=REFERENCE, lw=1)
@@ -605,6 +609,7 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     ]
     left = " Each pair was left out of the fit in turn." * (agreement.mapped_by == "left out")
     more = _left(len(names) - 1, "features", " Not shown: ")
+    more = f"{more}. {agreement.concordance}" if more else ""
     _note(figure, f"{'; '.join(agreements)}.{left}{more}")
     return figure
 
@@ -671,6 +676,8 @@ def _dots(axis: Any, adapter: Any, found: Any, rows: Array, names: Any, neutral:
         dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
         axis.errorbar(value[rows], at, xerr=bars, **dot)
     _name_rows(axis, [names[j] for j in rows])
+    axis.locator_params(axis="x", nbins=6)
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}".replace("-", "\N{MINUS SIGN}"))
 
 
 def _legend(figure: Any, axis: Any, n: int) -> None:

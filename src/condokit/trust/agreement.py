@@ -51,8 +51,21 @@ class Agreement(Record):
         how = ", each left out of the fit in turn" if self.mapped_by == "left out" else ""
         return f"{self.n_pairs} pairs{how}: the difference to the reference goes {change}."
 
+    @property
+    def concordance(self) -> str:
+        """One sentence with the median agreement of features, empty if there are too few pairs."""
+        found = []
+        for name, called in (("icc", "ICC(A,1)"), ("ccc", "Lin's CCC")):
+            both = [np.array(self.features[f"{name}_{w}"], float) for w in ("before", "after")]
+            if np.isfinite(both).any(axis=1).all():
+                before, after = (np.nanmedian(x) for x in both)
+                found.append(f"{called} {before:.2f} before and {after:.2f} after the map")
+        n = len(self.features)
+        which = f"Median of {n:,} features: " if n > 1 else ""
+        return f"{which}{', '.join(found)}." if found else ""
+
     def parts(self) -> list[Part]:  # noqa: D102
-        return [("", self.sentence), ("By feature", self.features)]
+        return [("", f"{self.sentence} {self.concordance}".rstrip()), ("By feature", self.features)]
 
 
 def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreement:
