@@ -32,7 +32,7 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
         return facts | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}
     if one.agreement is not None:
-        known["agreement"]["concordance"] = one.agreement.concordance
+        known["agreement"]["concordance"] = one.agreement.concordance()
     real = [e for share, e in _shares(one) if share is not None]
     if not _is_known(one, real):
         known["versions"].pop("kept", None)
