@@ -14,8 +14,8 @@ from condokit.maps.standard_errors import StandardErrors
 from condokit.trust.evaluation import Evaluation
 
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-JUDGED = ("verdict", "error_before", "before_low", "before_high")
-JUDGED += ("error_after", "after_low", "after_high", "doubts")  # of a site, everywhere
+_OF_ERRORS = ("error_before", "before_low", "before_high", "error_after", "after_low", "after_high")
+JUDGED = ("verdict", *_OF_ERRORS, "doubts")  # of a site, everywhere
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _OF_PAIRS = ("bias", "lower", "upper", "icc_before", "icc_after", "ccc_before", "ccc_after")
 _MOST_DOUBT = 0.5  # standard error of a share of differences kept
