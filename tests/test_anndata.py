@@ -373,7 +373,12 @@ def test_maps_are_kept_for_next_month(tmp_path):
     again = month.copy()  # which has the maps as well
     condokit.anndata.apply(again, from_uns_of=month)
     np.testing.assert_array_equal(again.layers["condokit"], month.layers["condokit"])
-    with pytest.raises(ValueError, match="'key_added' names 'mapped'"):
+    known = old.uns["condokit"]
+    ends = np.nanmax(known["batches"]["error_after"]), np.nanmax(known["batches"]["after_high"])
+    assert all(f"{end:.2f} sd" in known["sentence"] for end in ends)
+    with pytest.raises(TypeError, match="'from_uns_of' must be an AnnData. Got str"):
+        condokit.anndata.apply(month, from_uns_of="old.h5ad")
+    with pytest.raises(ValueError, match=r"no maps under uns\['mapped'\]; there are maps under"):
         condokit.anndata.apply(month, from_uns_of=old, key_added="mapped")
     month.obs["batch"] = "z"
     with pytest.raises(ValueError, match="'z', for which there is no map"):

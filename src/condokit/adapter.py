@@ -36,7 +36,7 @@ from condokit.solvers.lbfgs import threads, watched
 from condokit.statistics.domains import as_domains
 from condokit.statistics.gather import Statistics
 
-T = TypeVar("T", bound=IntoDataFrame | Array)
+T = TypeVar("T", bound="IntoDataFrame | Array")
 
 
 class ConDoAdapter(Adapter):

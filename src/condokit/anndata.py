@@ -9,11 +9,12 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.record import ERRORS
-from condokit.checks import Missing, Note, noting, unknown_columns
+from condokit.checks import Missing, Note, listing, noting, unknown_columns
 from condokit.io.formats import need
 from condokit.trust.evaluate import evaluate as evaluate_maps
 
 __all__ = ["adapt", "apply"]
+_ENDS = ("before_low", "before_high", "after_low", "after_high")
 _EVALUATED = 20_000_000  # largest number of values for which maps are evaluated by default
 
 
@@ -69,8 +70,9 @@ def adapt(
         The mapped values are written to `layers[key_added]`, or to
         ``obsm[f"{use_rep}_{key_added}"]``. `uns` gets, under the same key, the parameters, a table
         of batches with their expected errors in sd of the reference, the number of variables that
-        were not mapped, the shares of mapped values that became negative, warnings, verdicts with
-        reasons for doubt, and "maps", the map file as text, which `apply` reads. If `uns` has
+        were not mapped, the shares of mapped values that became negative, warnings, the verdict in
+        a sentence, verdicts of batches with 95% intervals of errors and reasons for doubt, and
+        "maps", the map file as text, which `apply` reads. If `uns` has
         something else under this key, an error is raised. ``var[f"{key_added}_mapped"]`` marks the
         variables that were mapped.
     inplace : bool, default=True
@@ -118,11 +120,15 @@ def adapt(
     facts = {"params": params, **_facts(adapter, part.n_vars, notes)}
     if evaluate or (evaluate is None and part.n_obs * part.n_vars <= _EVALUATED):
         found = evaluate_maps(adapter, part, **roles)
-        facts["verdict"] = found.verdict  # labels may have slashes, which keys of files may not
-        for name in ("verdict", "doubts"):
+        facts |= {"verdict": found.verdict, "sentence": found.parts()[0][1]}
+        # columns, since labels may have slashes, which keys of files may not
+        for name in ("verdict", "doubts", *_ENDS, "better_features"):
             by_label = dict(zip(found.batches["batch"], found.batches[name]))
-            values = (by_label.get(label, "") for label in adapter.report_.batches)
-            facts["batches"][name] = _texts(values)
+            values = [by_label.get(label) for label in adapter.report_.batches]
+            is_text = name in ("verdict", "doubts")
+            facts["batches"][name] = (
+                _texts(value or "" for value in values) if is_text else np.array(values, float)
+            )
     content = io.BytesIO()
     adapter.save(content)
     adata.uns[result] = facts | {"maps": content.getvalue().decode()}
@@ -175,11 +181,12 @@ def apply(
     >>> bool((month.layers["condokit"] == cells.layers["condokit"][150:]).all())
     True
     """
-    _check_keys(from_uns_of, {})
+    _check_keys(from_uns_of, {}, "from_uns_of")
     known = [k for k, v in from_uns_of.uns.items() if isinstance(v, dict) and "maps" in v]
     place = key_added if use_rep is None else f"{use_rep}_{key_added}"
     if place not in known:
-        raise unknown_columns("key_added", [place], known, "`uns` with maps")
+        there = f"there are maps under {listing(known)}" if known else "there are none: call adapt"
+        raise ValueError(f"'from_uns_of' has no maps under uns[{place!r}]; {there}.")
     facts = from_uns_of.uns[place]
     batch_key = str(facts["params"]["batch_key"]) if batch_key is None else batch_key
     _check_keys(adata, {"batch_key": batch_key})
@@ -192,11 +199,11 @@ def apply(
     return None if inplace else adata
 
 
-def _check_keys(adata: Any, keys: dict[str, Any]) -> None:
+def _check_keys(adata: Any, keys: dict[str, Any], name: str = "adata") -> None:
     """Raise an error if `adata` is no AnnData, or if `obs` lacks one of the columns."""
     kind = need("anndata", "adapt needs anndata", "anndata").AnnData
     if not isinstance(adata, kind):
-        raise TypeError(f"'adata' must be an AnnData. Got {type(adata).__name__}.")
+        raise TypeError(f"{name!r} must be an AnnData. Got {type(adata).__name__}.")
     for argument, given in keys.items():
         names = given if isinstance(given, list) else [given]
         if unknown := [name for name in names if name is not None and name not in adata.obs]:

@@ -66,6 +66,7 @@ _FIRST = {
 }
 _CURVES = ("before", "query, as recorded", BEFORE, "--"), ("after", "query, mapped", AFTER, "-")
 _OF_SITE = {"reference": "all others, mapped", **{one[1]: one[1][7:] for one in _CURVES}}
+_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 3, "borderaxespad": 2.5}
 _RETURNS = "Returns\n-------\nmatplotlib.figure.Figure\n    The figure.\n\n"
 _EXAMPLE = """>>> from condokit import ConDoAdapter, datasets, evaluate, plots
 >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
@@ -115,7 +116,8 @@ def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str
     one, maps = _evaluations(evaluation), _maps(adapter)
     if one:
         yield "shift", love(evaluation)
-    if {affine.kind for affine, _ in maps.values()} <= {"diagonal"}:
+    is_known = all(affine.fitted_on is not None for affine, _ in maps.values())
+    if is_known and {affine.kind for affine, _ in maps.values()} <= {"diagonal"}:
         yield "map", map_intervals(adapter)
     elif isinstance(adapter, ConDoAdapter) and adapter.map_.kind == "monotone":
         yield "map", map_curves(adapter)
@@ -127,7 +129,7 @@ def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str
             yield "confounders", confounders(evaluation)
         if known.curves:
             yield "against", against(evaluation)
-    if all(affine.fitted_on is not None for affine, _ in maps.values()):
+    if is_known:
         yield "sites", site_effects(adapter)
     found = [(name, each.agreement) for name, each in one.items() if each.agreement is not None]
     for k, (name, agreement) in enumerate(found[:_MOST_PANELS], 1):
@@ -246,12 +248,12 @@ def love(evaluation: Evaluation | BatchEvaluation) -> Any:
 
 @_figure_of
 def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
-    """Draw scales and offsets of diagonal maps with 95% intervals where they are known.
+    """Draw scales of diagonal maps and their changes at the mean, with 95% intervals if known.
 
     Examples
     --------
     >>> [axis.get_title("left") for axis in plots.map_intervals(adapter).axes]
-    ['scale', 'offset']
+    ['scale', 'change at the mean']
     """
     maps = _maps(adapter)
     if any(affine.kind != "diagonal" for affine, _ in maps.values()):
@@ -260,16 +262,13 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     size = np.abs(np.log(np.abs([affine.scale for affine, _ in maps.values()]))).max(axis=0)
     rows = _largest(size, len(maps))
     figure, axes = _figure(_PAGE, 1.2 + _step(len(maps)) * len(rows), 2, sharey=True)
-    origin, per, unit = next(iter(maps.values()))[0].fitted_on, np.ones(len(names)), "units"
-    if origin is not None and len(_of_one_size(origin.sd, rows)) > 1:  # no axis suits all of them
-        per, unit = np.where(origin.sd > 0, origin.sd, 1.0), "standard deviations"
-    for axis, key, neutral, below, size in (
-        (axes[0], "scale", 1.0, "times the query's value", per * 0 + 1),
-        (axes[1], "offset", 0.0, f"in {unit} of the feature", per),
-    ):
-        found = [[None if x is None else getattr(x, key) / size for x in m] for m in maps.values()]
-        _dots(axis, adapter, found, rows, names, neutral)
-        axis.set(title=key, xlabel=below)
+    found = [[None if x is None else x.scale for x in pair] for pair in maps.values()]
+    _dots(axes[0], adapter, found, rows, names, 1.0)
+    axes[0].set(title="scale", xlabel="times the query's value")
+    found, sd = _changes(maps)
+    found = [[None if x is None else x / np.where(sd > 0, sd, 1.0) for x in one] for one in found]
+    _dots(axes[1], adapter, found, rows, names, 0.0)
+    axes[1].set(title="change at the mean", xlabel="in standard deviations of the feature")
     _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
         text = f"{len(rows)} of {len(names)} features, those with the largest and smallest scales"
@@ -380,8 +379,10 @@ def components(evaluation: Evaluation | BatchEvaluation) -> Any:
             for b, colour in enumerate(_colours(len(labels))):
                 x, y = known.scores[when][codes == b].T
                 axis.scatter(x, y, color=colour, label=_literal(labels[b]), **dots)
-            if not row and len(labels) <= _MOST_NAMED:
-                axis.legend(markerscale=2, handletextpad=0.1)
+            if row and len(labels) <= _MOST_NAMED:
+                axis.legend(
+                    markerscale=2, handletextpad=0, columnspacing=0.5, **_BELOW | {"ncols": 2}
+                )
     share = " and ".join(f"{one:.0%}" for one in known.explained)
     note = f"Axes: the first two components as recorded ({share} of the variance)"
     note += f"{_rows_left(known)}{_left(len(known.confounders) - len(few), 'confounders')}."
@@ -502,8 +503,7 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
             start = start + share
         axis.set_xlim(0, 1)
         if len(levels) <= _MOST_NAMED:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 1}
-            axis.legend(ncols=3, borderaxespad=2.5, **below)
+            axis.legend(handlelength=1, **_BELOW)
     _name_rows(axes[0], known.labels)
     more = _left(len(known.confounders) - len(shown), "confounders")
     note = f"Boxes: quartiles, whiskers: 5 to 95%{_rows_left(known)}{more}."
@@ -524,17 +524,10 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     """
     maps = _maps(adapter)
     affine = next(iter(maps.values()))[0]
-    if any(one.fitted_on is None for one, _ in maps.values()):
-        raise ValueError("The maps do not say what data they were fitted on.")
     if affine.is_rectangular:
         raise ValueError("A map between different features adds nothing to a feature.")
     names = [str(name) for name in affine.get_feature_names_out()]
-    found = []
-    for one, errors in maps.values():
-        mean = one.fitted_on.mean[None]
-        error = None if errors is None else errors.of_mapped(mean, one)[0]
-        found.append(((one(mean) - mean)[0], error))
-    sd = np.nanmean([one.fitted_on.sd for one, _ in maps.values()], axis=0)
+    found, sd = _changes(maps)
     size = np.max([np.abs(change) for change, _ in found], axis=0) / np.where(sd > 0, sd, 1.0)
     rows = _largest(np.nan_to_num(size), len(maps))
     panels = _of_one_size(sd, rows)
@@ -550,6 +543,17 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
         text = f"The {len(rows)} largest changes in sd{_left(len(names) - len(rows), 'features')}."
         _note(figure, text, top=True)
     return figure
+
+
+def _changes(maps: dict[str, tuple[Any, Any]]) -> tuple[list[Any], Array]:
+    """Return what maps add at the means of their data, with errors, and standard deviations."""
+    if any(one.fitted_on is None for one, _ in maps.values()):
+        raise ValueError("The maps do not say what data they were fitted on.")
+    found = []
+    for one, errors in maps.values():
+        mean = one.fitted_on.mean[None]
+        found.append(((one(mean) - mean)[0], errors and errors.of_mapped(mean, one)[0]))
+    return found, np.nanmean([one.fitted_on.sd for one, _ in maps.values()], axis=0)
 
 
 def _of_one_size(sd: Any, rows: Any) -> list[Any]:
@@ -572,7 +576,7 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     agreement : Agreement
         What `evaluate` with `pairs` returned as `agreement`.
     feature : str or None, default=None
-        The feature; None is the first.
+        The feature; None is the one that agrees least as recorded (Lin's concordance).
 
     Examples
     --------
@@ -585,8 +589,9 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     >>> plots.bland_altman(found.agreement).axes[0].get_title("left")
     'column 0: 20 pairs'
     """
-    names = agreement.features["feature"]
-    feature = _one_of(names, feature)
+    names, ccc = agreement.features["feature"], np.array(agreement.features["ccc_before"], float)
+    least = names[int(np.argmin(np.where(np.isfinite(ccc), ccc, np.inf)))]
+    feature = _one_of(names, least if feature is None else feature)
     j, (figure, (axis,)) = names.index(feature), _figure(5, 3.2)
     axis.scatter(agreement.mean[:, j], agreement.difference[:, j], s=14, color=AFTER, alpha=0.7)
     axis.axhline(0, color=REFERENCE, lw=1)
@@ -597,15 +602,9 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         axis.annotate(f"{key}\n{value:.3g}".replace("-", "\N{MINUS SIGN}"), (1.01, value), **where)
     title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
     axis.set(title=title, xlabel="mean of both values", ylabel="mapped minus reference")
-    agreements = [
-        f"{name.upper()} {agreement.features[f'{name}_before'][j]:.2f} before, "
-        f"{agreement.features[f'{name}_after'][j]:.2f} after"
-        for name in ("icc", "ccc")
-        if agreement.features[f"{name}_after"][j] is not None
-    ]
     left = " Each pair was left out of the fit in turn." * (agreement.mapped_by == "left out")
-    more = _left(len(names) - 1, "features", " Not shown: ")
-    _note(figure, f"{'; '.join(agreements)}.{left}{more}")
+    more = f" {agreement.concordance()}{_left(len(names) - 1, 'features', ' Not shown: ')}"
+    _note(figure, f"{agreement.concordance(feature)}{left}{more * (len(names) > 1)}")
     return figure
 
 
@@ -671,6 +670,8 @@ def _dots(axis: Any, adapter: Any, found: Any, rows: Array, names: Any, neutral:
         dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
         axis.errorbar(value[rows], at, xerr=bars, **dot)
     _name_rows(axis, [names[j] for j in rows])
+    axis.locator_params(axis="x", nbins=6)
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.6g}".replace("-", "\N{MINUS SIGN}"))
 
 
 def _legend(figure: Any, axis: Any, n: int) -> None:

@@ -172,8 +172,12 @@ def test_a_report_with_table_figures_and_tolerances(made, capsys):
     assert len(table) == 3 * 12
     assert {"batch", "verdict", "change_low", "error_after_high", "scale_high"} <= {*table.columns}
     assert {"shift.png", "components.png", "sites.png"} <= {p.name for p in Path("out").iterdir()}
-    assert "Within limits" in err
+    assert "Within limits: error after the map, and its upper 95% limit, in units" in err
     assert err.count("yes") == 3
+    asked = table[table["feature"] == "f0"]
+    assert (asked["tolerance"] == 9).all()
+    assert (asked["within"] == "yes").all()
+    assert table.loc[~table["feature"].isin(["f0", "f1"]), "within"].isna().all()
     page = Path("r.html").read_text()
     assert "within 9: yes" in page.replace("<wbr>", "").replace("</bdi>", "")
     unknown = ["--tolerance", "g0=1", "-o", "not.json"]
@@ -185,6 +189,19 @@ def test_a_report_with_table_figures_and_tolerances(made, capsys):
     wanted = ["fit", "all.csv", *DATA, "-o", "m.json", "--require", "within limits"]
     code, _, err = run(capsys, *wanted, "--tolerance", "limits.csv")
     assert (code, err.count("yes")) == (0, 6)
+    code, out, _ = run(
+        capsys, *wanted[:-2], "--tolerance", "limits.csv", "--force", "--json", "--quiet"
+    )
+    assert json.loads(out)["verdict"] is None
+    code, out, _ = run(capsys, *wanted[:-2], "--tolerance", "limits.csv", "--force", "--json")
+    record = json.loads(out)
+    assert record["verdict"] in ("better", "cannot tell")
+    assert "\n" not in record["sentence"]
+    known = record["evaluation"]
+    assert [one["within"] for one in known["tolerances"]] == ["yes"] * 6
+    assert (
+        f"{max(one['error_after'] for one in known['batches']):.2f} sd after" in record["sentence"]
+    )
     more = ["--tolerance", "limits.csv", "--imprecision", "f1=8", "--force"]
     code, _, err = run(capsys, *wanted, *more)
     assert (code, err.count("imprecision alone is 13.2")) == (4, 3)

@@ -100,7 +100,10 @@ def test_the_report_is_written(files, capsys):
     assert run("report", *data(files), "-o", files / "s.html", "--json") == 0
     verdict = json.loads(capsys.readouterr().out)["verdict"]
     sentence = verdict["sentence"]
-    assert said.splitlines()[-1] == f"{verdict['word']}: {sentence[0].lower()}{sentence[1:]}"
+    assert (
+        said.splitlines()[-1]
+        == f"{verdict['word'].capitalize()}: {sentence[0].lower()}{sentence[1:]}"
+    )
 
 
 def test_resampled_rows_follow_the_seed(files, capsys):

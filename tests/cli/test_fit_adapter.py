@@ -24,7 +24,10 @@ def test_fit_ends_with_the_verdict(files, capsys):
     assert run("fit", *data(files), *write, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["sentence"] == verdict
-    assert record["verdict"] == "better"
+    known = record["evaluation"]
+    assert record["verdict"] == known["verdict"] == "better"
+    assert f"about {known['error_before']:.2f} sd ({known['before_low']:.2f} to " in verdict
+    assert f"and {known['error_after']:.2f} sd ({known['after_low']:.2f} to " in verdict
     assert run("report", *data(files), "-o", files / "r.html") == 0
     assert said_last(capsys) == verdict
     page = (files / "r.html").read_text()

@@ -195,6 +195,17 @@ def test_other_columns_are_no_subjects(kind):
     assert "occur in several rows" not in repr(assess(frame, **roles))
 
 
+def test_a_few_travelling_subjects_among_many_are_pointed_out():
+    names = np.array([f"sub-{i:04}" for i in range(240)], dtype=object)
+    names[[80, 81, 82, 160, 161, 162]] = [*names[:3]] * 2  # three people, at three sites
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(240, 2)), columns=["x0", "x1"])
+    frame = frame.assign(site=np.repeat(["a", "b", "c"], 80), participant_id=names)
+    roles = {"batch": "site", "features": ["x0", "x1"]}
+    with pytest.warns(IdentifiabilityWarning, match="or in `bridge` if some were measured"):
+        BatchAdapter(reference="a").fit(frame, **roles)
+    BatchAdapter(reference="a").fit(frame, **roles, bridge="participant_id")
+
+
 def test_numbers_that_start_again_in_each_domain_are_no_subjects():
     number = [f"sub-{i:03}" for i in [*range(1, 36), *range(1, 46)]]
     frame = subjects({"subject": number})

@@ -137,13 +137,13 @@ def test_the_table_has_pages_search_and_sorting(browser, pages):
 
 def test_sorting_works_by_keyboard(browser, pages):
     find = opened(browser, pages["many"])
-    scale = find("#features thead button")[1]
-    scale.send_keys(keys("ENTER"))
-    assert find("#features thead th")[1].get_attribute("aria-sort") == "descending"
-    values = [float(c.text.split()[0]) for c in find("#features tbody td:nth-child(2)")]
+    error = find("#features thead button")[2]
+    error.send_keys(keys("ENTER"))
+    assert find("#features thead th")[2].get_attribute("aria-sort") == "descending"
+    values = [float(c.text.split()[0]) for c in find("#features tbody td:nth-child(3)")]
     assert values == sorted(values, reverse=True)
-    scale.send_keys(keys("SPACE"))
-    assert find("#features thead th")[1].get_attribute("aria-sort") == "ascending"
+    error.send_keys(keys("SPACE"))
+    assert find("#features thead th")[2].get_attribute("aria-sort") == "ascending"
     assert len(find("#dots circle")) == 40
 
 

@@ -130,6 +130,8 @@ def test_with_imprecision_the_total_error_is_limited():
     assert alone["within"] == ["yes"] * 3
     spread = {"column 1": 1.0, "column 2": 1.0}
     total = evaluate(adapter, X, **roles, **asked, imprecision=spread).tolerances
+    assert total["imprecision"] == [0.0, 1.0, 1.0]
+    assert "imprecision" not in alone.columns
     added = np.subtract(total["upper"], alone["upper"])
     np.testing.assert_allclose(added, [0, 1.65, 1.65], atol=1e-9)
     assert total["within"][0] == "yes"

@@ -73,6 +73,12 @@ def test_bridges_are_left_out_in_turn(study):
     assert agreement.error_after < agreement.error_before
     assert "each left out" in found.evaluations["B"].sentence
     assert all(after > 0.5 for after in agreement.features["icc_after"])
+    middle = [np.median(agreement.features[f"ccc_{when}"]) for when in ("before", "after")]
+    assert agreement.concordance().startswith(f"Median of {len(FEATURES)} features: ICC(A,1) ")
+    expected = f"Lin's CCC {middle[0]:.2f} before and {middle[1]:.2f} after the map."
+    assert agreement.concordance().endswith(expected)
+    icc = agreement.features["icc_after"][0]
+    assert f"{icc:.2f} after the map, Lin's" in agreement.concordance(FEATURES[0])
 
 
 def test_roles_are_remembered(study):

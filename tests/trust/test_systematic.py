@@ -11,6 +11,7 @@ from stories import ROLES, truth, two_domains
 
 from condokit import AffineMap, ConDoAdapter, evaluate
 from condokit.compare.comparison import compare
+from condokit.data.links import apply, steps, undo
 from condokit.maps.families import LocationScale
 from condokit.solvers.solution import Solution
 from condokit.trust.blocks import ComparableRows
@@ -182,6 +183,29 @@ def test_links_are_judged_where_the_map_is_a_line(rng):
     adapter = ConDoAdapter(LocationScale(links={"x0": "log", "x1": "log"})).fit(data, **ROLES)
     found = evaluate(adapter, data, **ROLES, n_permutations=39)
     assert found.verdict == "better"
+
+
+def test_errors_of_linked_features_are_in_their_units(rng):
+    z, new = rng.normal(0, 0.5, size=(600, 2)), np.repeat([True, False], 300)
+    true = 80 * np.exp(z)
+    X = np.where(new[:, None], true * [1.2, 0.9], true)
+    adapter = ConDoAdapter(LocationScale(links="log")).fit_pair(X[new], X[~new])
+    tolerance = {"column 0": 8.0, "column 1": 0.5}
+    found = evaluate(adapter, X[new], X[~new], n_permutations=39, tolerance=tolerance)
+    actual = np.sqrt(((X - true)[new] ** 2).mean(axis=0))
+    np.testing.assert_allclose(found.features["error_before_unit"], actual, rtol=0.3)
+    left = np.sqrt(((adapter.transform(X[new]) - true[new]) ** 2).mean(axis=0))
+    assert (left < found.features["error_after_high_unit"]).all()
+    # errors of about a tenth of a logarithm would be far below 0.5
+    assert found.tolerances["within"] != ["yes", "yes"]
+
+
+@pytest.mark.parametrize("link", ["log", "logit", 0.5, 2.0, None])
+def test_steps_are_derivatives(link):
+    x = np.array([[0.2], [0.5], [0.9]])
+    y = apply((link,), x, ["x"], "X")
+    numeric = (undo((link,), y + 1e-6) - undo((link,), y - 1e-6)) / 2e-6
+    np.testing.assert_allclose(steps((link,), x), numeric, rtol=1e-6)
 
 
 def test_without_confounders_nothing_is_called_better(rng):

@@ -6,7 +6,7 @@ import pytest
 from reading import from_pair, from_table
 from stories import ROLES, truth, two_domains
 
-from condokit import assess, evaluate
+from condokit import BatchAdapter, assess, evaluate
 from condokit.trust.columns import unused_that_matter
 
 
@@ -118,3 +118,21 @@ def test_other_measurements_are_no_confounders(rng):
     alone = alone.drop(columns=["amygdala_volume", "caudate_volume", "putamen_volume"])
     [found] = unused_that_matter(read(alone, **features))
     assert "'weight'" in found.text
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_number_that_differs_in_bridges_is_measured_by_the_devices(is_measured):
+    rng = np.random.default_rng(0)
+    n, k = 150, 10
+    size = np.concatenate([rng.normal(0, 1, n), rng.normal(0.8, 1, n)])  # of heads
+    size[n : n + k] = size[:k]  # the same people at both sites
+    names = np.array([f"s{i}" for i in range(2 * n)], dtype=object)
+    names[n : n + k] = names[:k]
+    site = np.repeat(["a", "b"], n)
+    frame = pd.DataFrame(size[:, None] + rng.normal(size=(2 * n, 3)), columns=["x0", "x1", "x2"])
+    read = size + 0.05 * rng.normal(size=2 * n) + (0.8 * (site == "b") if is_measured else 0.0)
+    frame = frame.assign(site=site, head_mm=10 * read + 0.5, person=names)
+    frame["sex"] = np.where(rng.random(2 * n) < 0.5, "f", "m")
+    roles = {"batch": "site", "features": ["x*"], "bridge": "person", "confounders": "sex"}
+    found = evaluate(BatchAdapter(reference="a").fit(frame, **roles), frame, n_permutations=39)
+    assert ("'head_mm'" in repr(found.evaluations["b"].doubts)) is not is_measured

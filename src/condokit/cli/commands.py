@@ -206,9 +206,9 @@ def fit(
     facts |= {"report": record if report else {}}
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
-    judged = ("", "") if options["quiet"] else fitted.verdict()
-    verdict = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
-    answer(as_json, facts | verdict, judged[1])
+    judged = {} if options["quiet"] else fitted.verdict()
+    text = judged.pop("text", "")
+    answer(as_json, {**facts, "verdict": None, "sentence": None, **judged}, text)
 
 
 @cli.command()
@@ -238,9 +238,10 @@ def add(
     added = Added(arguments, known, options | {"map_file": map_file})
     added.check_required(require)
     write_files({output: added.map_file()[1]}, force)
-    judged = (None, None) if options["quiet"] else added.verdict()
-    facts = {"map": output, **added.record(), **dict(zip(("verdict", "sentence"), judged))}
-    answer(as_json, facts, f"{added.summary()}\nWrote {output}.\n{judged[1] or ''}".rstrip())
+    judged = {} if options["quiet"] else added.verdict()
+    text = f"{added.summary()}\nWrote {output}.\n{judged.pop('text', '')}".rstrip()
+    known = {"map": output, **added.record(), "verdict": None, "sentence": None}
+    answer(as_json, known | judged, text)
 
 
 @cli.command()
@@ -360,7 +361,7 @@ def report(
     folder.mkdir(parents=True, exist_ok=True)
     write_files(made, force)
     wrote = ", ".join(filter(None, (output, options["table"], figures)))
-    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()[1]}")
+    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()['text']}")
 
 
 @cli.command()

@@ -15,7 +15,6 @@ from click import UsageError
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, features_of, tell_warnings
@@ -165,27 +164,34 @@ class FitCommand:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
         return record
 
-    def verdict(self) -> tuple[str, str]:
-        """Return whether the map can be trusted, as a word of `evaluate` and as a line."""
+    def verdict(self) -> dict[str, Any]:
+        """Return whether the map can be trusted: as a word of `evaluate`, as a sentence, in full.
+
+        The last is what `evaluation` has for machines, and `text` for people.
+        """
         from condokit.report.pair import verdict
+        from condokit.report.pieces import capital
+        from condokit.trust.evaluation import WITHIN
 
         nothing, why = "not evaluated", "statistics have no rows on which a map could be judged."
-        if not self.has_rows:
-            return nothing, f"Not evaluated: {why}"
         try:
-            if self.is_study:
-                return self.judged[1].verdict, repr(self.judged[1])
-            found = verdict(*self.judged)
+            found = self.judged[1] if self.has_rows else None
+            if self.is_study and found:
+                word, sentence = found.verdict, found.parts()[0][1]
+                return _told(word, sentence, found, repr(found))
+            if self.has_rows:
+                word, sentence = (verdict(*self.judged)[name] for name in ("word", "sentence"))
+                sentence = f"{capital(word)}: {sentence[:1].lower()}{sentence[1:]}"
+                limits = found.tolerances if found else ()
+                text = f"{sentence}\n\n{WITHIN}\n{limits}" if limits else sentence
+                return _told(word, sentence, found, text)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
-            return nothing, f"Not evaluated: {error}"
-        line = f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
-        if len(limits := self.judged[1].tolerances) if self.judged[1] else 0:
-            line += f"\n\nWithin limits\n{limits}"
-        return found["word"].lower(), line
+            why = str(error)
+        return _told(nothing, f"Not evaluated: {why}")
 
     def check_required(self, wanted: str | None) -> None:
         """Refuse a map whose verdict is not the one that is asked for."""
-        reasons, is_met = self.verdict()[1] if wanted else "", True
+        reasons, is_met = self.verdict()["text"] if wanted else "", True
         if wanted == "within limits":
             if not self.limits:
                 raise UsageError("--require 'within limits' needs --tolerance.")
@@ -195,7 +201,7 @@ class FitCommand:
             is_met = bool(within) and not missed
             reasons = f"Not known to be within limits: {missed}. {reasons}" if missed else reasons
         elif wanted is not None:
-            is_met = self.verdict()[0] in _ENOUGH[wanted]
+            is_met = self.verdict()["verdict"] in _ENOUGH[wanted]
         if not is_met:
             raise NotMet(f"--require {shlex.quote(str(wanted))}: nothing is written. {reasons}")
 
@@ -278,19 +284,22 @@ class Added(FitCommand):
 
         return None, evaluate(self.adapter, self.data)
 
-    def verdict(self) -> tuple[str, str]:
+    def verdict(self) -> dict[str, Any]:
         """Return whether the new map can be trusted; of the others, other rows tell."""
+        from condokit.trust.evaluation import told
+
         label = self.adapter.provenance_["additions"][-1]["label"]
         try:
             rows = list(self.judged[1].batches.rows())
         except (ValueError, ArithmeticError) as error:
-            return "not evaluated", f"{label}: not evaluated, {error}"
+            return _told("not evaluated", f"{label}: not evaluated, {error}")
         [row] = [row for row in rows if plain(row["batch"]) == label]
-        line, (before, after) = f"{label}: {row['verdict']}.", (row[name] for name in ERRORS)
-        if before is not None:
-            line += f" A value is systematically off by about {before:.2f} sd as recorded and "
-            line += f"{after:.2f} sd after the map."
-        return row["verdict"], f"{line} {row['doubts']}".rstrip()
+        line = f"{label}: {row['verdict']}."
+        if row["error_before"] is not None:
+            before, after = told(row, "before"), told(row, "after")
+            line += f" A value is systematically off by about {before} as recorded and {after} "
+            line += "after the map."
+        return _told(row["verdict"], f"{line} {row['doubts']}".rstrip(), self.judged[1])
 
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what the options of other commands would be: labels of files, and features."""
@@ -360,6 +369,21 @@ def _of_the_paper(options: dict[str, Any], same: dict[str, Any]) -> ConDoAdapter
         name = {"links": "link"}.get(given[0], given[0])
         raise UsageError(f"--{name} cannot be used with --method {method}, that of the paper.")
     return ConDo(method.removeprefix("condo-"), options["map_"], **same)
+
+
+def _told(word: str, sentence: str, found: Any = None, text: str = "") -> dict[str, Any]:
+    """Return a verdict with what it rests on, and as text for people."""
+    known = {"verdict": word, "sentence": sentence, "text": text or sentence}
+    if found is None:
+        return known
+    from condokit.report.pieces import JUDGED, judgement
+
+    if "batches" in (rows := vars(found)):
+        facts = {"batches": list(rows["batches"].rows())}
+    else:
+        facts = judgement(found)
+        facts = {name: facts[name] for name in (*JUDGED, "counted", "leave_alone", "doubts")}
+    return known | {"evaluation": plain({**facts, "tolerances": list(found.tolerances.rows())})}
 
 
 def _content(path: str) -> str:

@@ -13,7 +13,7 @@ import click
 from click import UsageError
 
 _HEAD = 1 << 12  # bytes of a file that tell what it holds
-_SAME = "batch bridge confounders controls decimal delimiter divergence domain features map "
+_SAME = "batch bridge confounders controls decimal delimiter divergence domain features groups map "
 _SAME += "min_overlap missing reliability shrinkage warn_overlap"
 _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "n_resamples": "--bootstrap",

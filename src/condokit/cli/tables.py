@@ -266,7 +266,8 @@ def _check_ways(
     if batch is None and not more:
         check_label(domain, reference_label, options["query_label"])
         if options["bridge"] is not None or options["keep_unreachable"]:
-            raise UsageError("--bridge and --keep-unreachable need --batch, or a table per batch.")
+            text = "--bridge and --keep-unreachable need --batch, or a table per batch: "
+            raise UsageError(f"{text}NEW OLD --reference-label NAME-OF-OLD.")
     if options["labels"] and (batch is not None or not more):
         raise UsageError("--labels can only be used with several tables, one per batch.")
     if [new, reference, *more].count("-") > 1:

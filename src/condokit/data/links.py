@@ -68,6 +68,18 @@ def apply(links: tuple[Link, ...] | None, X: Array, labels: Sequence[str], table
     return out
 
 
+def steps(links: tuple[Link, ...] | None, X: Array) -> Array:
+    """Return the derivatives of features with respect to their values on the scale of the links."""
+    out = np.ones(np.shape(X))
+    for j, link in enumerate(links or ()):
+        x = X[:, j]
+        if link in NAMES:
+            out[:, j] = x if link == "log" else x * (1 - x)
+        elif link is not None:
+            out[:, j] = np.maximum(x, 1e-300) ** (1 - float(link)) / float(link)
+    return out
+
+
 def undo(links: tuple[Link, ...] | None, X: Array) -> Array:
     """Bring features back from the scale of their links; powers below 0 become 0."""
     if links is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal, warn
+from condokit.checks import Array, listing, refusal, said, warn
 from condokit.data.columns import factorize
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
@@ -37,8 +37,9 @@ FEW_LEVELS = (
 )
 REPEATED = (
     "Values of {names} occur in several rows, which are treated as independent. If they identify "
-    "subjects or samples that were measured several times, name the column in {@`groups`}."
+    "subjects or samples that were measured several times, name the column in {@`groups`}{linking}."
 )
+LINKING = ", or in {@`bridge`} if some were measured in several batches"
 MULTIPLIED = (
     "A change of device usually multiplies counts, which is a shift of their logarithms: use "
     "{@links such as 'log'}, or map log(1 + x) where there are zeros."
@@ -49,7 +50,8 @@ _FEW_ROWS = 10  # in fewer rows, codes and identifiers cannot be recognised
 _MOST_VALUES = 1_000_000  # values that are examined,
 _ENOUGH_ROWS = 1000  # or this many rows if that is more
 _FEWEST_SUBJECTS = 10  # subjects that a column must have
-_REPEATED = 0.05  # share of subjects with several rows
+_REPEATED = 0.05  # share of subjects with several rows,
+_FEWEST_LINKS = 3  # or subjects with rows in several domains, if the name says what they are
 _MOST_NAMED = 100_000  # rows that are searched for subjects if a column's name suggests them,
 _MOST_UNNAMED = 5000  # and if only its values could
 _LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger doubles are whole numbers
@@ -132,10 +134,12 @@ def repeated_subjects(study: Study) -> list[str]:
         values, code = factorize(columns, name, allow_missing=True)
         code, where = code[rows], study.code[rows]
         size = np.bincount(code[code >= 0], minlength=len(values))
-        often = size > 1
-        if (size > 0).sum() < _FEWEST_SUBJECTS or often.sum() < _REPEATED * (size > 0).sum():
-            continue
         text = all(isinstance(value, str) and value[:1].isalpha() for value in values)
+        pairs = np.unique(np.column_stack([code, where])[code >= 0], axis=0)
+        linking = (np.bincount(pairs[:, 0]) > 1).sum() if by_name and text else 0
+        is_rare = (size > 1).sum() < _REPEATED * (size > 0).sum() and linking < _FEWEST_LINKS
+        if (size > 0).sum() < _FEWEST_SUBJECTS or is_rare:
+            continue
         known = np.where(code < 0, np.nan, code)
         if not by_name and not (text and looks_like(known, where) == _IDENTIFIERS):
             continue
@@ -179,7 +183,8 @@ def _numbers_restart(values: Sequence[Any], code: Array, site: Array) -> bool:
 def warn_of_columns(domains: Study, linked: bool) -> None:
     """Warn of columns that are not taken as features, or that may be codes, subjects or counts."""
     if names := repeated_subjects(domains):
-        warn("repeated-subjects", REPEATED, names=listing(names))
+        linking = said(LINKING) if domains.n_domains > 2 else ""
+        warn("repeated-subjects", REPEATED, names=listing(names), linking=linking)
     if not linked and (names := counts_among(domains)):
         warn("counts", COUNTS, UserWarning, names=listing(names))
     if domains.left:

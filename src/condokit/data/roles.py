@@ -294,6 +294,8 @@ def name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, A
     if len(labels) != 2:
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
         text = f"{{@'domain'}} must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
+        if len(labels) == 1 and n_rows > 1:
+            text += " In cross-validation each part needs rows of both: stratify or shuffle."
         if len(labels) > 2:
             text += " To compare two of them, {@fit on the rows of two labels}; to map all of them "
             text += "to one, {@use BatchAdapter}."

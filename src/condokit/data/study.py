@@ -321,7 +321,8 @@ class Study:
     def compared(self) -> "Study":
         """Return the study if it has batches to compare; warn of bridges that look wrong."""
         if self.n_domains < 2:
-            text = "{@'batch'} has only the label {only}, so that there is nothing to compare."
+            text = "{@'batch'} has only the label {only}, so that there is nothing to compare. "
+            text += "Give rows of another batch as well."
             raise refusal(text, only=listing(self.labels))
         if self.samples is None:
             return self

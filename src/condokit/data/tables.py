@@ -145,7 +145,8 @@ class Table:
         if names is not None and self.columns is not None:
             missing = [name for name in names if name not in self._place]
             if missing:
-                hints = "".join(did_you_mean(name, self.columns) for name in missing[:3])
+                few = missing if len(missing) <= 3 else ()  # more were hardly misspelt
+                hints = "".join(did_you_mean(name, self.columns) for name in few)
                 raise ValueError(
                     "The feature names should match those that were passed during fit.\n"
                     f"{self.name} lacks {listing(missing)}, which {owner} was fitted with.{hints}"

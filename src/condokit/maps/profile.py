@@ -257,7 +257,8 @@ class Check(Record):
     features: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
-        parts: list[Part] = [("", f"{_VERDICTS[self.verdict]} {self.n_rows} rows.")]
+        rows = f" {self.n_rows} rows." if self.n_rows or self.verdict != "stop" else ""  # not read
+        parts: list[Part] = [("", _VERDICTS[self.verdict] + rows)]
         if self.findings:
             parts.append(("Reasons", [str(finding) for finding in self.findings]))
         odd = [i for i, note in enumerate(self.features["note"]) if note] if self.features else []

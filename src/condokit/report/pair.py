@@ -108,12 +108,12 @@ def used_by_pair(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
 def verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
     """Say in a sentence whether the mapped data may be used."""
     if assessment is not None and assessment.verdict == "not possible":
-        return {"level": "poor", "word": "Not possible", "sentence": _NOT_POSSIBLE}
+        return {"level": "poor", "word": "not possible", "sentence": _NOT_POSSIBLE}
     if evaluation is None:
-        return {"level": "care", "word": "Not evaluated", "sentence": _NOT_EVALUATED}
+        return {"level": "care", "word": "not evaluated", "sentence": _NOT_EVALUATED}
     word = evaluation.verdict
     sentence = capital(evaluation.sentence.split(": ", 1)[1])
-    return {"level": LEVEL_OF[word], "word": capital(word), "sentence": sentence}
+    return {"level": LEVEL_OF[word], "word": word, "sentence": sentence}
 
 
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:

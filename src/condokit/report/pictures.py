@@ -12,6 +12,8 @@ from condokit.trust.pictures import Pictures
 
 _MOST_CURVES = 4
 _MOST_DRAWN = 40  # domains
+_MOST_CONFOUNDERS = 3  # by which components are drawn
+_MOST_LEVELS = 10  # of such a confounder
 _HALF = 1.0  # standard deviations that an ellipse has on each side
 _WIDE, _HIGH = 300.0, 220.0  # pixels of a panel
 
@@ -26,7 +28,7 @@ def pictured(known: Pictures | None) -> dict[str, Any] | None:
         "labels": known.labels,
         "shares": list(known.shares.rows()),
         "explained": list(known.explained),
-        "ellipses": _ellipses(known),
+        "components": list(_components(known)),
         "curves": [_placed(one, known.labels) for one in drawn[:_MOST_CURVES]],
         "against": names[:1],
         "n_curves_left": known.n_features - min(len(drawn), _MOST_CURVES),
@@ -34,8 +36,25 @@ def pictured(known: Pictures | None) -> dict[str, Any] | None:
     }
 
 
-def _ellipses(known: Pictures) -> dict[str, list[dict[str, Any]]]:
-    """Return ellipses of one standard deviation of the first components, in pixels of a panel."""
+def _components(known: Pictures) -> Iterator[dict[str, Any]]:
+    """Yield groups of rows on the first components: domains, and levels or thirds of confounders.
+
+    Groups are ellipses of one standard deviation, in pixels of a panel.
+    """
+    named = known.labels[:_MOST_DRAWN]
+    yield {"by": None, "labels": named, "ellipses": _ellipses(known, known.domain, named)}
+    for c in known.confounders[:_MOST_CONFOUNDERS]:
+        codes, labels = c.codes, [str(level) for level in c.levels or ()]
+        if c.values is not None:
+            low, high = np.nanquantile(c.values, [1 / 3, 2 / 3])
+            codes = np.where(np.isfinite(c.values), np.digitize(c.values, [low, high]), -1)
+            labels = [f"below {low:.3g}", f"{low:.3g} to {high:.3g}", f"from {high:.3g}"]
+        if len(labels) <= _MOST_LEVELS:
+            yield {"by": c.name, "labels": labels, "ellipses": _ellipses(known, codes, labels)}
+
+
+def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return an ellipse of every group that has rows enough, before and after the maps."""
     both = np.concatenate(list(known.scores.values()))
     low, high = np.quantile(both, [0.02, 0.98], axis=0)
     size = np.where(high > low, high - low, 1.0)
@@ -43,8 +62,8 @@ def _ellipses(known: Pictures) -> dict[str, list[dict[str, Any]]]:
     for when, scores in known.scores.items():
         out[when] = []
         at = (scores - low) / size * [_WIDE, -_HIGH] + [0, _HIGH]
-        for b, label in enumerate(known.labels[:_MOST_DRAWN]):
-            part = at[known.domain == b]
+        for b, label in enumerate(labels):
+            part = at[codes == b]
             if too_few(len(part), MIN_CELL):
                 continue
             width, axes = np.linalg.eigh(np.cov(part.T))

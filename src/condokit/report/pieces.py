@@ -14,7 +14,10 @@ from condokit.maps.standard_errors import StandardErrors
 from condokit.trust.evaluation import Evaluation
 
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
+_OF_ERRORS = ("error_before", "before_low", "before_high", "error_after", "after_low", "after_high")
+JUDGED = ("verdict", *_OF_ERRORS, "doubts")  # of a site, everywhere
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+_OF_PAIRS = ("bias", "lower", "upper", "icc_before", "icc_after", "ccc_before", "ccc_after")
 _MOST_DOUBT = 0.5  # standard error of a share of differences kept
 
 
@@ -28,6 +31,8 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
     if one is None:
         return facts | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}
+    if one.agreement is not None:
+        known["agreement"]["concordance"] = one.agreement.concordance()
     real = [e for share, e in _shares(one) if share is not None]
     if not _is_known(one, real):
         known["versions"].pop("kept", None)
@@ -38,7 +43,14 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
 def of_features(one: Evaluation) -> dict[str, Any]:
     """Return what was found of features, without shares of differences that are mostly noise."""
     kept = [share if _is_known(one, [e]) else None for share, e in _shares(one)]
-    return one.features.columns | ({"kept": kept} if kept else {})
+    limits = {row["feature"]: row for row in one.tolerances.rows()}
+    names = ("tolerance", "within", "more_rows") if limits else ()
+    asked = [limits.get(feature, {}) for feature in one.features["feature"]]
+    columns = {name: [row.get(name) for row in asked] for name in names}
+    if one.agreement is not None:  # of samples measured twice, in the same order
+        found = one.agreement.features.columns
+        columns |= {f"pairs_{name}": found[name] for name in _OF_PAIRS}
+    return one.features.columns | columns | ({"kept": kept} if kept else {})
 
 
 def _shares(one: Evaluation) -> list[tuple[float | None, float]]:

@@ -18,8 +18,6 @@ from condokit.trust.assess import BatchAssessment
 from condokit.trust.evaluation import BatchEvaluation, stacked
 
 _MOST_DENSITIES = 40
-_JUDGED = {"verdict", "doubts", "error_before", "error_after", "before_low", "before_high"}
-_JUDGED |= {"after_low", "after_high"}
 
 
 def of_sites(
@@ -37,7 +35,7 @@ def of_sites(
     first = features.take(pieces.most_shifted(features.columns))
     of_label = {str(label): one for label, one in evaluation.evaluations.items()}
     return {
-        "verdict": {"level": LEVEL_OF[word], "word": capital(word), "sentence": capital(sentence)},
+        "verdict": {"level": LEVEL_OF[word], "word": word, "sentence": capital(sentence)},
         "reference": {"label": str(adapter.reference_), "why": report.why},
         "confounders": account.get("confounders", {}),
         "n_features": study.n_features,
@@ -106,7 +104,7 @@ def _batches(
             "bridges": None if known is None else known.bridges,
             "agreement": None if one is None or one.agreement is None else one.agreement.sentence,
             **pieces.judgement(one),
-            **{key: value for key, value in judged.get(name, {}).items() if key in _JUDGED},
+            **{key: value for key, value in judged.get(name, {}).items() if key in pieces.JUDGED},
         }
 
 

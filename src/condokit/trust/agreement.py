@@ -51,8 +51,35 @@ class Agreement(Record):
         how = ", each left out of the fit in turn" if self.mapped_by == "left out" else ""
         return f"{self.n_pairs} pairs{how}: the difference to the reference goes {change}."
 
+    def concordance(self, *features: str) -> str:
+        """Return a sentence with ICC and CCC before and after the map: medians over features.
+
+        It is empty if pairs are too few.
+
+        Parameters
+        ----------
+        *features : str
+            Names of features; all if none are given.
+
+        Returns
+        -------
+        str
+            The sentence.
+        """
+        found, names = [], self.features["feature"]
+        chosen = np.array([not features or name in features for name in names])
+        for name, called in (("icc", "ICC(A,1)"), ("ccc", "Lin's CCC")):
+            ends = (np.array(self.features[f"{name}_{w}"], float) for w in ("before", "after"))
+            both = np.array([*ends])[:, chosen]
+            if np.isfinite(both).any(axis=1).all():
+                before, after = np.nanmedian(both, axis=1)
+                found.append(f"{called} {before:.2f} before and {after:.2f} after the map")
+        which = f"Median of {chosen.sum():,} features: " if chosen.sum() > 1 else ""
+        return f"{which}{', '.join(found)}." if found else ""
+
     def parts(self) -> list[Part]:  # noqa: D102
-        return [("", self.sentence), ("By feature", self.features)]
+        text = f"{self.sentence} {self.concordance()}".rstrip()
+        return [("", text), ("By feature", self.features)]
 
 
 def agreement(pairs: Any, domains: Study, affine: Map, min_cell: int) -> Agreement:

@@ -32,7 +32,13 @@ from condokit.data.disclosure import (
     shares_of_few,
     shown_names,
 )
-from condokit.data.measurements import FEW_LEVELS, REPEATED, reasons_in_words, repeated_subjects
+from condokit.data.measurements import (
+    FEW_LEVELS,
+    LINKING,
+    REPEATED,
+    reasons_in_words,
+    repeated_subjects,
+)
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
@@ -330,7 +336,8 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
 def _of_subjects(study: Study) -> list[Finding]:
     """Return a finding if columns look like subjects with several rows, not named as `groups`."""
     names = repeated_subjects(study)
-    return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
+    linking = said(LINKING) if study.n_domains > 2 else ""
+    return [Finding("care", said(REPEATED, names=listing(names), linking=linking))] if names else []
 
 
 def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:

@@ -152,7 +152,7 @@ def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> 
     :math:`n (E / T)^2` rows are needed, as errors fall with the root of the number of rows n.
     """
     place = {name: j for j, name in enumerate(features["feature"])}
-    rows = []
+    rows, is_total = [], any(spread for _, spread in limits.values())
     for name, (limit, spread) in limits.items():
         ends = [features[f"error_after{end}_unit"][place[name]] for end in ("", "_low", "_high")]
         random, more = _OF_TOTAL * spread, None
@@ -167,7 +167,9 @@ def within_limits(features: Sheet, limits: Mapping[str, Any], n_rows: float) -> 
             more = n_rows * ((ends[2] / room) ** 2 - 1)
             more = float(f"{min(np.ceil(more), _MOST_ADVISED):.2g}")
             word, text = "cannot tell", f"needs about {more:,.0f} more rows"
-        row = {"feature": name, "tolerance": limit, "error": ends[0] + random}
+        row = {"feature": name, "tolerance": limit}
+        row |= {"imprecision": spread} if is_total else {}
+        row |= {"error": ends[0] + random}
         row |= {"upper": ends[2] + random, "within": word, "more_rows": more, "in_words": text}
         rows.append(row)
     return Sheet.of_rows(rows)

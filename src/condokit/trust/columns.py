@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 
 import numpy as np
-from scipy.special import fdtrc
+from scipy.special import fdtrc, stdtrit
 
 from condokit.checks import Array, listing, said
 from condokit.compare.weak_points import FAR_AWAY, extremes
@@ -179,14 +179,31 @@ def unused_that_matter(domains: Study) -> list[Finding]:
     return [Finding("care", text.format(listing(names), *verbs[:3]), advice)]
 
 
+def _differs_in_samples(u: Array, bridge: Array, is_query: Array) -> bool:
+    """Tell whether values of the same samples differ between the domains, beyond chance."""
+    here = np.flatnonzero(bridge >= 0)
+    sides = [here[is_query[here] == side] for side in (True, False)]
+    n = [np.bincount(bridge[side], minlength=bridge.max(initial=-1) + 1) for side in sides]
+    both = np.minimum(*n) > 0
+    if both.sum() < _FEWEST_OF_LEVEL:
+        return False
+    means = [
+        np.bincount(bridge[side], u[side], len(k))[both] / k[both] for side, k in zip(sides, n)
+    ]
+    gap = means[0] - means[1]
+    error = gap.std(ddof=1) / np.sqrt(len(gap))
+    return bool(np.abs(gap.mean()) > stdtrit(len(gap) - 1, 1 - _LEVEL / 2) * error)
+
+
 def _columns(domains: Study, rows: Array) -> dict[str, Array]:
     """Return the unused columns that may be confounders, each as an array (n_rows, n_numbers).
 
     Dates, row numbers, columns whose ranges do not overlap between the domains, and what looks like
-    further measurements are excluded.
+    further measurements are excluded; so are numbers that differ between the domains in the same
+    samples (bridges), as the devices measure them.
     """
     found: dict[str, Array] = {}
-    measured, is_query = [], domains.is_query[rows]
+    measured, is_query, bridge = [], domains.is_query[rows], domains.bridge[rows]
     for name in domains.unused[:_MOST_COLUMNS]:
         values = np.concatenate([column_values(t, "X", name) for t in domains.tables])[rows]
         if values.dtype.kind in "iufb" and len(np.unique(values)) > 2:
@@ -207,6 +224,7 @@ def _columns(domains: Study, rows: Array) -> dict[str, Array]:
     kinds = Counter(kind for name in measured for kind in _kinds(name))
     for name in measured:
         alike = max(kinds[kind] for kind in _kinds(name)) >= _FEWEST_ALIKE
+        alike = alike or _differs_in_samples(found[name][:, 0], bridge, is_query)
         if len(measured) > _MOST_MEASURED or alike or _stem(name) in features:
             del found[name]
     return found

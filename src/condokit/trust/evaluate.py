@@ -14,6 +14,7 @@ from condokit.compare.comparison import Comparison, compare
 from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
 from condokit.data.arrays import computing, ones_for_zeros, rms, sides
 from condokit.data.disclosure import hidden_counts, size_of
+from condokit.data.links import steps
 from condokit.data.records import Finding, Sheet, gravest_first, plain
 from condokit.data.study import Study, cell_names
 from condokit.law.discrete import MODAL
@@ -252,7 +253,8 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     # not with links, as units differ then; nor for sites, whose error is that which the fit expects
     if error is not None and affine.links is None and not known.is_site:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
-    features = _features_sheet(names, before, after, error)
+    per_unit = steps(affine.links, rows.after[rows.is_query])  # errors are those of linked values
+    features = _features_sheet(names, before, after, error, np.sqrt((per_unit**2).mean(axis=0)))
     unused = unused_that_matter(domains)
     found = known.agreement
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
@@ -437,15 +439,22 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
 
 
 def _features_sheet(
-    names: list[str], before: ShiftTests, after: ShiftTests, error: SystematicError | None
+    names: list[str],
+    before: ShiftTests,
+    after: ShiftTests,
+    error: SystematicError | None,
+    per_unit: Array,
 ) -> Sheet:
-    """Return the table of features, without their verdicts."""
+    """Return the table of features, without their verdicts.
+
+    `per_unit` is how far the feature moves for a step of one on the scale of its link.
+    """
     kept, columns = after.kept, dict[str, Any](feature=names)
     if error is not None:
         for name, size in intervals(error).items():
             columns[name] = size
             if name == "error_before" or name.startswith("error_after"):
-                columns[f"{name}_unit"] = size * error.unit
+                columns[f"{name}_unit"] = size * error.unit * per_unit
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     columns |= {
         "shift_before": before.left.difference,

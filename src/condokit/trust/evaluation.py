@@ -15,6 +15,7 @@ CAPITAL = {
     "cannot tell": "Cannot tell whether the map helps",
     "worse": "Worse",
 }
+WITHIN = "Within limits: error after the map, and its upper 95% limit, in units of the feature"
 GRAVEST = ("worse", "cannot tell", "better", "no change needed")
 
 
@@ -97,7 +98,8 @@ class Evaluation(Record):
     def told(self, when: str) -> str:
         """Return the expected error "before" or "after" the map with its interval, as text."""
         low, high = getattr(self, f"error_{when}_interval") or (0.0, 0.0)
-        return f"{getattr(self, f'error_{when}'):.2f} sd ({low:.2f} to {high:.2f})"
+        names = f"error_{when}", f"{when}_low", f"{when}_high"
+        return f"{told(dict(zip(names, (getattr(self, names[0]), low, high))), when)}"
 
     @property
     def counted(self) -> str:
@@ -115,7 +117,7 @@ class Evaluation(Record):
             ("Given the confounders", self.versions),
             ("Verdicts by feature", self.counted),
             ("Leave these alone", ", ".join(self.leave_alone)),
-            ("Within limits", self.tolerances),
+            (WITHIN, self.tolerances),
             ("Features, the most shifted first", Sheet(shown).take(worst)),
             ("Frozen models", self.models),
             ("Errors of prediction", self.predictions),
@@ -185,32 +187,32 @@ class BatchEvaluation(Record):
         return f"{text} (95% intervals up to {max(upper):.2f} sd)." if upper else f"{text}."
 
     def parts(self) -> list[Part]:  # noqa: D102
-        told: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
+        shown: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
         for when in ("before", "after"):
-            sizes = (self.batches[n] for n in (f"error_{when}", f"{when}_low", f"{when}_high"))
-            told[f"error_{when}"] = [_with_interval(*three) for three in zip(*sizes)]
-        told |= {n: self.batches[n] for n in ("better_features", "path")}
-        rows = zip(self.batches["batch"], self.batches["doubts"])
-        doubts = [f"{label}: {why}." for label, why in rows if why]
+            texts = (told(row, when) for row in self.batches.rows())
+            shown[f"error_{when}"] = [text and text.replace(" sd", "") for text in texts]
+        shown |= {n: self.batches[n] for n in ("better_features", "path")}
+        rows = self.batches.rows()
+        doubts = [f"{row['batch']}: {row['doubts']}." for row in rows if row["doubts"]]
         return [
             ("", f"{CAPITAL[self.verdict]}. Batches: {self.sentence}. {self.errors}".rstrip()),
-            ("", Sheet(told)),
-            ("Within limits", self.tolerances),
+            ("", Sheet(shown)),
+            (WITHIN, self.tolerances),
             ("Doubts", doubts),
         ]
+
+
+def told(row: dict[str, Any], when: str) -> str | None:
+    """Return the expected error "before" or "after" of a row of batches as text, if it is known."""
+    size, low, high = (row[name] for name in (f"error_{when}", f"{when}_low", f"{when}_high"))
+    ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    return None if size is None else f"{size:.2f} sd{ends}"
 
 
 def _between(sizes: list[float]) -> str:
     """Return the range of some numbers as text."""
     low, high = f"{min(sizes):.2f}", f"{max(sizes):.2f}"
     return low if low == high else f"{low} to {high}"
-
-
-def _with_interval(size: float | None, low: float | None, high: float | None) -> str | None:
-    """Return a number and its interval as text."""
-    if size is None:
-        return None
-    return f"{size:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
 
 
 def stacked(sheets: dict[Any, Sheet]) -> Sheet:

@@ -55,13 +55,14 @@
   // ---- the table, in pages ----
   const NARROW = new Set(["offset", "kept"]); // left to the explorer where batches need a column
   const HEADS = [
-    ["feature", "Feature"], ["batch", "Batch", "word"], ["mean", "Mean"], ["change", "Change at mean", "signed"],
+    ["feature", "Feature"], ["batch", "Batch", "word"], ["verdict", "Verdict", "word"],
+    ["error_after", "Error after (sd)"], ["within", "Within limits", "word"], ["mean", "Mean"], ["change", "Change at mean", "signed"],
     ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"], ["slope", "Mean slope"],
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
-    ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
-    ["error_after", "Error after (sd)"], ["verdict", "Verdict", "word"],
+    ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"], ["pairs_icc_after", "ICC after"],
   ].filter(([key]) => columns[key] && columns[key].some(known) && !(batch && NARROW.has(key)));
+  const SORTED_AS_WORDS = new Set(["feature", "batch", "verdict", "within"]);
   const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
   const table = { rows: everyone, page: 0, key: null, down: false };
   const head = $("features").tHead, body = $("features").tBodies[0];
@@ -70,7 +71,7 @@
     const { key, down } = table;
     if (!key) return rows;
     const sign = down ? -1 : 1, values = columns[key];
-    if (key === "feature" || key === "batch" || key === "verdict") {
+    if (SORTED_AS_WORDS.has(key)) {
       const compare = new Intl.Collator("en", { numeric: true }).compare;
       return rows.toSorted((a, b) => sign * compare(values[a], values[b]));
     }
@@ -109,7 +110,7 @@
           button.addEventListener("click", () => { choose(j); $("explore").scrollIntoView(); $("list").focus({ preventScroll: true }); });
           continue;
         }
-        const text = { percent, signed, word: String }[kind] ?? show;
+        const text = { percent, signed, word: (x) => x ?? "–" }[kind] ?? show;
         const cell = add(row, "td", { "data-label": title, ...(kind === "word" ? { class: "text" } : {}) }, text(columns[key][j]));
         if (kind !== "percent" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
       }
@@ -134,7 +135,7 @@
   // on paper there are no pages to turn
   addEventListener("beforeprint", () => {
     drawRows(table.rows.slice(0, PRINTED));
-    if (table.rows.length > PRINTED) add(add(body, "tr"), "td", { colspan: HEADS.length, class: "text" }, `The first ${whole(PRINTED)} of ${whole(table.rows.length)} features; save the table for all.`);
+    if (table.rows.length > PRINTED) add(add(body, "tr"), "td", { colspan: HEADS.length, class: "text" }, `The first ${whole(PRINTED)} of ${whole(table.rows.length)} ${batch ? "rows" : "features"}; save the table for all.`);
   });
   addEventListener("afterprint", drawTable);
   $("save").addEventListener("click", () => {
@@ -212,7 +213,7 @@
     }
     $("found").textContent = !found.length ? "No feature has such a name."
       : found.length > LISTED ? `The first ${LISTED} of ${whole(found.length)}; search for others.`
-      : found.length === 1 ? "1 feature" : `${whole(found.length)} features`;
+      : found.length === 1 ? "1 feature" : `${whole(found.length)} features${batch ? " of batches" : ""}`;
   }
   function choose(j) {
     chosen = j;
