@@ -341,6 +341,8 @@ def _paper(rng, data):
     if kind == 1:
         return MMDBaseline(epochs=0 if data.odd(0.1) else 2, published=bool(rng.random() < 0.3))
     settings: dict[str, Any] = {"map": str(rng.choice(_PAPER_MAPS))}
+    if len(data.features) > 6:  # 20 draws in 2 rounds of 25 features fit 2000 forests: 40 seconds
+        settings["K_X"] = 5
     settings["published"] = bool(rng.random() < 0.3)
     if data.odd(0.5):
         name = str(rng.choice(["K_X", "h_Z", "F", "rounds", "start", "steps", "k_Z", "epochs"]))

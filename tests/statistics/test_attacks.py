@@ -416,3 +416,37 @@ def test_a_heavy_row_hides_the_cell_whose_mean_would_be_its_value():
     document, _ = written(table, ["sex"], ["hb"], sample_weight="w")
     assert [one["levels"] for one in document["cells"]] == [["M"]]
     assert document["masked"] == {"cells": 1, "rows": 75}
+
+
+@pytest.mark.parametrize("z", [6.0, 8.0, 12.0])
+def test_a_value_far_from_all_others_is_not_computed_from_the_kurtosis(z):
+    exact, found = [], []
+    for seed in range(6):
+        x = np.append(np.random.default_rng(seed).normal(size=399), z)
+        document, _ = written(pd.DataFrame({"x": x}), [], ["x"])
+        [cell], [shape] = document["cells"], document["shapes"]
+        fourth = shape["kurtosis"][0] * cell["squares"][0] ** 2 / 400
+        rows = ((x - x.mean()) ** 4).sum()
+        exact.append((rows - 3 * 399) ** 0.25 - z)  # what others add is known, on average
+        found.append(max(fourth - 3 * 399, 0.0) ** 0.25 - z)
+        assert shape["kurtosis"][0] in (3.0, 9.0, 36.0)
+    assert np.abs(exact).max() < 0.6
+    assert np.sqrt(np.mean(np.square(found))) > 2 * np.sqrt(np.mean(np.square(exact)))
+
+
+def test_two_columns_of_the_same_thing_have_values_in_the_same_rows():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(100, 3)), columns=list("abc"))
+    table["total"], table["a in other units"] = table.sum(axis=1), 1000 * table["a"]
+    few, many = table.copy(), table.copy()
+    few.loc[7, "a"] = np.nan
+    many.loc[:40, ["a", "a in other units"]] = np.nan
+    written(table, [], list(table))
+    written(many, [], ["a", "a in other units", "b"])
+    written(few, [], ["a", "b", "c"])
+    for names in (["a", "a in other units"], ["total", "c", "b", "a"]):
+        with pytest.raises(ValueError, match="the few rows that lack only one"):
+            written(few, [], names)
+    table["age"] = 50 + 10 * table["b"]
+    apart = table.mask(rng.random(table.shape) < 0.2).assign(age=table["age"])
+    written(apart, ["age"], ["a", "a in other units"])  # many rows lack only one

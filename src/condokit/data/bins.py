@@ -103,7 +103,7 @@ class Values:
             if count.sum() < least:
                 continue
             _, place = np.unique(np.floor(u.mean(axis=0) / _COARSE), return_inverse=True)
-            group = _enough(np.bincount(place, count), least)[place]
+            group = enough(np.bincount(place, count), least)[place]
             n = np.bincount(group, count)
             middle = np.bincount(group, count * u.mean(axis=0)) / n
             square = np.bincount(group, count * ((u - middle[group]) ** 2).mean(axis=0)) / n
@@ -146,7 +146,7 @@ def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
     return np.repeat(np.arange(size), 2 * most), X, counts
 
 
-def _enough(count: Array, least: float) -> Array:
+def enough(count: Array, least: float) -> Array:
     """Return numbers of groups of neighbouring bins, with at least `least` rows in each."""
     group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
     for i, n in enumerate(count):

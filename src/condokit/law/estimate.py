@@ -296,6 +296,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
         units, zero = (part.mean, part.unit), kind.origins(part)
         law, X = law_of_products(known, units, ~part.flat, own, together, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
+        heavy[list(known.robust)] = True  # which a second round asked for
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
         stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
         maps, _ = _estimates(stacked, own, never, vary, law.n_effective, zero, _CELL_VALUES)

@@ -67,9 +67,12 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     known, total = stats.sums.continuous, stats.sums.moments.count
     count = np.where(stats.n_equal >= min_cell * (1 - 1e-9), total, 0.0)
     label, least = stats.label_of_cell, min_cell * weight
-    if known is not None and len(stats.seen):
-        X, Z = np.split(stats.seen, [stats.n_features], axis=1)
+    X, Z = np.split(stats.seen, [stats.n_features], axis=1)
+    if known is not None and len(X):
         guard.refuse_multiples(X, Z, known.basis.ranges, stats.names, known.basis.names)
+    if len(X):
+        gaps = (total[:, None] - stats.sums.moments.n_values)[count >= least]
+        guard.refuse_twins(X, gaps, total[count >= least], stats.names, least)
     order = sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]])
     kept, masked = [k for _, k in order if count[k] >= least], dict(stats.masked)
     if not kept:
@@ -150,7 +153,7 @@ def _shapes(stats: Any, kept: list[int], hidden: Array, few: float) -> list[dict
     found, shown = [], dict(zip(kept, ~hidden))
     for label, cells in _domains(stats, kept).items():
         enough = np.stack([shown[k] for k in cells])
-        skewness, kurtosis = guard.shapes(stats.sums.moments, cells, enough, few)
+        skewness, kurtosis = guard.shapes(stats, cells, enough, few)
         if not np.isnan(kurtosis).all():
             pair = {"skewness": _or_none(skewness), "kurtosis": _or_none(kurtosis)}
             found.append({"domain": json_level(label), **pair})

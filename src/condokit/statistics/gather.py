@@ -79,7 +79,7 @@ class Statistics:
         self.largest_weight = 1.0  # of a row
         self.weights = np.empty((2, 0))  # sum of squared weights and largest weight, by cell
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # small cells left out of a file
-        # some rows (features, then continuous confounders), for `guard.refuse_multiples` only
+        # some rows (features, then continuous confounders), to see which features are alike
         self.seen = np.empty((0, 0))
         self.hashes: list[str] = []  # SHA-256 of the files that these statistics were read from
         # columns that were not taken as features, and why, if no features were named
@@ -205,20 +205,22 @@ class Statistics:
             each = np.ones(len(chunk)) if weights is None else weights
             self.weights[0] += np.bincount(cell[rows] + 1, each**2, 1 + len(self.cells))[1:]
             np.maximum.at(self.weights[1], cell[rows], np.where(cell[rows] < 0, 0.0, each))
-            if self.sums.continuous is not None and len(self.seen) < guard.SEEN:
+            if len(self.seen) < guard.SEEN:
                 few = np.flatnonzero(cell[rows] >= 0)[: guard.SEEN]
                 self._see(np.hstack([chunk[few], values[rows][few]]))
         return self
 
     def _see(self, rows: Array) -> None:
-        """Keep rows for `guard.refuse_multiples`, as long as fewer than it needs are kept."""
-        self.seen = np.vstack([self.seen, rows])[: guard.SEEN] if len(self.seen) else rows
+        """Keep rows to compare features, as long as fewer than needed are kept."""
+        if len(rows):
+            self.seen = np.vstack([self.seen, rows][not len(self.seen) :])[: guard.SEEN]
 
     def _confounders(self, domains: Study) -> Array:
         """Return continuous confounders (n_rows, n_numbers); refuse values outside their range."""
         by_name = {c.name: c.values for c in domains.continuous}
         names = () if self.sums.continuous is None else self.sums.continuous.basis.names
-        values = np.array([by_name[name] for name in names], dtype=float).T
+        values = np.array([by_name[name] for name in names], dtype=float)
+        values = values.reshape(len(names), len(domains.code)).T
         if self.sums.continuous is not None:
             self.sums.continuous.basis.check(values[domains.kept()])
         return values

@@ -1,13 +1,14 @@
 r"""Disclosure control of statistics files: which sums may be written, and with how many digits.
 
 The rule: no linear combination of the numbers in a file has more than half of its weight on fewer
-than `min_cell` rows, and none has more than a fifth on one row. Four measures enforce it.
+than `min_cell` rows, and none has more than a fifth on one row. Five measures enforce it.
 
 - Products are taken with functions of confounders that, where the rule asks for it, are the same
   for all rows of a group of neighbours (`data.spots`).
 - A feature takes part in products only if its values do not single out a few rows (`is_spread`),
   and must not be another one times a function of a confounder (`refuse_multiples`).
-- Instead of third and fourth powers, a domain's skewness and kurtosis are written, up to a limit.
+- Features that determine one another have values in the same rows (`refuse_twins`).
+- Instead of third and fourth powers, classes of a domain's skewness and kurtosis are written.
 - All numbers are rounded to about a tenth of their standard error (`rounded`).
 """
 
@@ -27,6 +28,7 @@ SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
 SEEN = 400  # rows in which `refuse_multiples` compares features,
 _MOST_COMPARED = 1000  # if there are at most so many features
 _NEW = 0.003  # share of a function's variance that lower ones must leave, or it is not written
+_PART = 0.05  # slope, in standard units, of a feature that determines another
 _LEFT = 0.1  # share of squares that a multiple may leave unexplained
 
 
@@ -61,30 +63,53 @@ def is_spread(squares: Array, fourth: Array, few: float) -> Array:
     return np.asarray((squares > 0) & (squares**2 >= SPREAD * few * fourth))
 
 
-def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
+def shapes(stats: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
     r"""Return skewness and kurtosis of features within some cells, NaN where rows are too few.
 
-    `enough` (n_cells, n_features) marks features with enough values in a cell. The kurtosis is cut
-    at :math:`n / (2.5 k)` with k = `few`. A row's share of the squares is at most the root of
+    `enough` (n_cells, n_features) marks features with enough values in a cell. Of what curves leave
+    the kurtosis is one of 1, 3, 9, 36, ..., and the skewness one of 0, 2, 8: with more digits,
+    one value far from all others could be computed from them. The kurtosis is also cut at
+    :math:`n / (2.5 k)` with k = `few`. A row's share of the squares is at most the root of
     kurtosis / n: at the limit about a third, so the file shows no row with more than that.
     """
-    n = np.where(enough, moments.n_values[cells], 0.0)
-    sd = moments.sd[cells]
+    moments, continuous = stats.sums.moments, stats.sums.continuous
+    n, sd = np.where(enough, moments.n_values[cells], 0.0), moments.sd[cells]
     n = np.where(sd > 0, n, 0.0)
     total, unit = n.sum(axis=0), np.where(sd > 0, sd, 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        third, fourth = (
-            np.where(n > 0, getattr(moments, name)[cells] / unit**k, 0.0).sum(axis=0)
-            / ones_for_zeros(total)
-            for name, k in (("third", 3), ("fourth", 4))
+    left, bent = unit**2, np.zeros_like(unit)
+    if continuous is not None:
+        left, _, bent = (one[cells] for one in continuous.cumulants())
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        third, fourth, curve, rest = (
+            np.where(n > 0, values, 0.0).sum(axis=0) / ones_for_zeros(total)
+            for values in (
+                moments.third[cells] / unit**3,
+                moments.fourth[cells] / unit**4,
+                n * (3 + bent / unit**4),
+                n * (left / unit**2) ** 2,
+            )
         )
+        if not stats.is_rounded:
+            fourth = curve + rest * (_kurtosis(3 + (fourth - curve) / ones_for_zeros(rest)) - 3)
+            third = np.sign(third) * np.where(abs(third) < 1, 0.0, _nearest(abs(third), 2.0))
     most = total / (SPREAD * few)
     is_known = most >= 4.0  # so that the limit is above the normal distribution's 3
     fourth = np.clip(fourth, 1.0, np.maximum(most, 1.0))
     third = np.clip(third, -np.sqrt(fourth - 1), np.sqrt(fourth - 1))
-    error = 1 / np.sqrt(ones_for_zeros(total))
-    pair = rounded(third, np.sqrt(6) * error), rounded(fourth, np.sqrt(24) * error)
+    pair = rounded(third, 1.0), rounded(fourth, 0.1)
     return tuple(np.where(is_known, one, np.nan) for one in pair)  # type: ignore[return-value]
+
+
+def _kurtosis(values: Array) -> Array:
+    """Return the class of values of kurtosis: two-valued, about normal, or how heavy tails are."""
+    light = np.where(values < 1.5, 1.0, 3.0)
+    return np.asarray(np.where(values < np.sqrt(18.0), light, _nearest(values, 9.0)))
+
+
+def _nearest(values: Array, typical: float) -> Array:
+    """Return `typical` times the power of 4, at least 1, that is nearest to a value."""
+    power = np.rint(np.log(np.maximum(values / typical, 1.0)) / np.log(4.0))
+    return np.asarray(typical * 4.0**power)
 
 
 def typical_correlation(moments: Any, cells: list[int], used: Array) -> float | None:
@@ -140,6 +165,48 @@ def refuse_multiples(X: Array, Z: Array, ranges: Any, names: Array, numbers: Any
                     other=names[others[is_multiple.argmax()]],
                     numbers=listing(numbers),
                 )
+
+
+def refuse_twins(X: Array, gaps: Array, count: Array, names: Array, least: int) -> None:
+    r"""Refuse features that others determine linearly, if few rows of a cell lack some of them.
+
+    The sum of one less that of the other is then the value of the few rows that lack one, up to
+    :math:`\sqrt n s` with s the standard deviation of what the others leave. `X` are some of the
+    rows, `gaps` how many rows of each cell lack each feature.
+    """
+    d, known = X.shape[1], ~np.isnan(X)
+    if not 1 < d <= _MOST_COMPARED or not gaps.any():
+        return
+    Y = np.where(known, X - np.nanmean(np.where(known.any(axis=0), X, 0.0), axis=0), 0.0)
+    Y /= ones_for_zeros(np.sqrt((Y**2).mean(axis=0)))
+    K = known.astype(float)
+    n, S, Q = np.maximum(K.T @ K, 1.0), Y.T @ K, (Y**2).T @ K
+    squares = np.maximum(Q - S**2 / n, 0.0)  # of one feature where another is known as well
+    alike = (Y.T @ Y - S * S.T / n) ** 2 / ones_for_zeros(squares * squares.T)
+    left = np.where((n > 8) & (squares * squares.T > 0), np.maximum(1 - alike, 0.0), 1.0)
+    pairs = np.argwhere(left * count.min() < 1)
+    found = [(i, np.array([j]), left[i, j]) for i, j in pairs if i != j]
+    rows = Y[known.all(axis=1)]
+    if len(rows) > 4 * (d + 1):  # what all others leave of a feature is in the inverse
+        P = np.linalg.pinv(np.cov(rows.T) + 1e-9 * np.eye(d), hermitian=True)
+        slopes = P / np.diag(P)[:, None]
+        some = [
+            np.flatnonzero((abs(row) > _PART) & (np.arange(d) != i)) for i, row in enumerate(slopes)
+        ]
+        found += [(i, one, 1 / P[i, i]) for i, one in enumerate(some) if len(one)]
+    for i, others, rest in found:
+        lack = abs(gaps[:, others] - gaps[:, [i]])
+        unlike = (known[:, others] != known[:, [i]]).sum(axis=0)
+        many = unlike / len(X) * count[:, None] >= 2 * least  # rows of a cell that lack only one
+        few = (lack > 0) & (lack < least) & ~many | (unlike > 0) & (unlike < least)
+        if (rest * count[few.any(axis=1)] < 1).any():
+            raise refusal(
+                "Sums of {one!r} and {others} would reveal the few rows that lack only one of "
+                "them, because one nearly is a linear function of the other. {@Leave one out of "
+                "`features`}, or the rows that lack one.",
+                one=names[i],
+                others=listing(names[others]),
+            )
 
 
 def written_products(

@@ -311,7 +311,7 @@ def _contents(facts: dict[str, Any], powers: int) -> Iterator[str]:
             "cells): sums of third and fourth powers of deviations (for skewness and kurtosis)."
         )
     elif facts["with_powers"]:
-        yield "For all cells of a domain together: skewness and kurtosis of features."
+        yield "For all cells of a domain together: classes of skewness and kurtosis of features."
     if facts["correlations_of"]:
         what = "root mean square correlation of features, one number"
         what = "correlations of features" if is_first else what

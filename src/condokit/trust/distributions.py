@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import is_constant
+from condokit.data.arrays import is_constant, ones_for_zeros
+from condokit.data.bins import enough
 from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.trust.blocks import ComparableRows
 
@@ -40,16 +41,18 @@ def densities(
 
 
 def _grid(lowest: Array, highest: Array) -> Array:
-    """Return points from the fifth lowest to the fifth highest value, and a little beyond.
+    """Return points from about the fifth lowest to the fifth highest value, and a little beyond.
 
-    The extremes themselves would disclose single rows.
+    The extremes would disclose single rows, as would the exact ends.
     """
     lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
     k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
     low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
     constant = is_constant(high - low, max(abs(low), abs(high)))
     margin = max(0.5, 1e-3 * abs(low)) if constant else 0.1 * (high - low)
-    return np.linspace(low - margin, high + margin, _N_POINTS)
+    step = 10.0 ** np.floor(np.log10(margin))
+    low, high = step * np.floor(low / step - 1), step * np.ceil(high / step + 1)
+    return np.linspace(low, high, _N_POINTS)
 
 
 def _counted(values: Array, category: Array, n_strata: int, grid: Array) -> Array:
@@ -69,11 +72,19 @@ def _density(counts: Array, grid: Array, min_cell: int) -> list[float] | None:
     """Return a Gaussian kernel density on a grid; None for fewer than `min_cell` rows.
 
     Silverman's bandwidth. Rows come as counts of fine bins, so the cost does not grow with them.
+    At least `min_cell` neighbours are drawn as if they lay at their mean minus and plus their
+    standard deviation: from a density of single rows all their values can be computed.
     """
     total, n = int(counts.sum()), _N_POINTS * _FINE
     if too_few(total, min_cell):
         return None
-    bins, below = np.arange(len(counts)), np.cumsum(counts)  # widths are in bins
+    bins, group = np.arange(len(counts)), enough(counts, min_cell)  # widths are in bins
+    size, first, second = (np.bincount(group, counts * bins**k) for k in range(3))
+    middle = first / ones_for_zeros(size)
+    spread = np.sqrt(np.maximum(second / ones_for_zeros(size) - middle**2, 0.0))
+    ends = np.clip(np.rint([middle - spread, middle + spread]), 0, bins[-1]).astype(np.intp)
+    counts = np.bincount(ends.ravel(), np.tile(size / 2, 2), len(bins))
+    below = np.cumsum(counts)
     sd = np.sqrt(counts @ (bins - counts @ bins / total) ** 2 / max(total - 1, 1))
     low, high = np.searchsorted(below, [0.25 * total, 0.75 * total])
     spread = min(sd, (high - low) / 1.349) if high > low else sd

@@ -260,9 +260,9 @@ class _FirstFit:
 
     @property
     def is_slow(self) -> bool:
-        """Whether every fit draws rows at continuous confounders, or imputes them by forests."""
-        recipe = self.adapter.chosen_.recipe
-        draws = recipe.needs == "samples" and bool(self.domains.continuous)
+        """Whether each fit draws or searches much, given numbers, or imputes rows by forests."""
+        recipe, is_dense = self.adapter.chosen_.recipe, self.adapter.map_.kind == "dense"
+        draws = (recipe.needs == "samples" or is_dense) and bool(self.domains.continuous)
         return draws or recipe.conditional.imputes_rows
 
     def refit(self, domains: Study, same_family: bool = False) -> ConDoAdapter:
