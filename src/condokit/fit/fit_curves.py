@@ -208,7 +208,7 @@ class _Dependence:
         found = solve(at, fixed)
         tails = shape(at, found)[1] & ~self.tied[features]
         found = fit_weights(at, found, fixed, tails, self.n_effective)
-        return np.exp(-np.asarray(found.log_v))
+        return 1 / np.asarray(found.v)
 
     def bends(self, values: Array, precision: Array) -> Bends:
         """Fit the curves of one feature, given its values and precisions in the rows taken.

@@ -601,7 +601,7 @@ class Law:
         if noise.empty:
             return False
         self.noise = noise
-        self.precision = np.exp(-common_noise(noise, square, w, h, self.n_effective))
+        self.precision = 1 / common_noise(noise, square, w, h, self.n_effective)
         return True
 
 

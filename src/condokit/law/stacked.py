@@ -431,7 +431,7 @@ class Found:
     e: Array  # (n_rows, n_features): residuals, made independent within subjects
     nu: Array  # degrees of freedom of Student's t, infinite if normal
     t_weights: Array | None = None  # (n_rows, n_features), of Student's t
-    log_v: Array | None = None  # (n_rows, n_features): log-variances relative to sigma2
+    v: Array | None = None  # (n_rows, n_features): variances of rows relative to sigma2
     level_precision: float = np.inf  # of the normal prior of levels' log-variances
     n_effective: float = 1.0  # number of independent features that these are worth
 
