@@ -173,7 +173,10 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
         sample = np.sort(domains.rows(own[subsample(len(own), _ROWS_OF_TYPICAL)]), axis=0)
         n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
         middle = sample[(n - 1) // 2, column]
-        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
+        sample -= middle
+        np.abs(sample, out=sample)
+        sample.sort(axis=0)
+        typical = sample[n - 1 - np.maximum(n // 20, 1), column]
         limit = np.where(
             (n >= _FEWEST_OTHERS) & (typical > 0), FAR_AWAY / NORMAL_95 * typical, np.inf
         )

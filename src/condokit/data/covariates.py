@@ -137,7 +137,14 @@ def projection(D: Array) -> Callable[[Array], Array]:
     """
     left, size, _ = np.linalg.svd(D, full_matrices=False)
     Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
-    return lambda Y: Y - Q.astype(Y.dtype) @ (Q.T.astype(Y.dtype) @ Y)
+    in_type = {np.dtype(kind): Q.astype(kind) for kind in (np.float32, np.float64)}
+
+    def off(Y: Array) -> Array:
+        """Return the residuals of Y."""
+        own = in_type[Y.dtype]
+        return np.subtract(Y, found := own @ (own.T @ Y), out=found)
+
+    return off
 
 
 def left_of(D: Array, Y: Array) -> Array:
