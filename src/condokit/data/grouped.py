@@ -72,7 +72,7 @@ class GroupedMoments:
         if gaps is not None:  # gaps become means, so that differences are small; then zeros
             X = np.where(gaps, 0.0, X)
             X = np.where(gaps, X.sum(axis=0) / np.maximum((~gaps).sum(axis=0), 1), X)
-        present, count, origin, difference, members = _differences(
+        present, count, origin, difference, members, *rows = _differences(
             X, groups, weights, len(self.count)
         )
         known, n = None, count[:, None]
@@ -89,7 +89,8 @@ class GroupedMoments:
         if self.products is not None:
             some: Any = slice(None) if len(self.few) == X.shape[1] else self.few
             if gaps is None:
-                self.products.add(present, count, origin[:, some], difference[:, some], members)
+                parts = origin[:, some], difference[:, some], members
+                self.products.add(present, count, *parts, *rows)
             else:
                 complete = np.where(gaps[:, some].any(axis=1), -1, groups)
                 self.products.update(X[:, some], complete, weights)
@@ -298,11 +299,17 @@ class GroupedScatter:
         self.add(*_differences(X, groups, weights, len(self.count)))
 
     def add(
-        self, present: Array, count: Array, origin: Array, difference: Array, members: Any
+        self,
+        present: Array,
+        count: Array,
+        origin: Array,
+        difference: Array,
+        members: Any,
+        group: Array,
+        weights: Array,
     ) -> None:
         """Add rows, given the results of `_differences`."""
         shift = members @ difference / count[:, None]
-        group, weights = members.indices, members.data
         if (np.diff(group) < 0).any():
             # few numbers are sorted in one pass
             kind = np.uint16 if len(present) < 1 << 16 else group.dtype
@@ -358,10 +365,11 @@ def _used(groups: Array, weights: Array | None) -> Array:
 
 def _differences(
     X: Array, groups: Array, weights: Array | None, n_groups: int
-) -> tuple[Array, Array, Array, Array, Any]:
+) -> tuple[Array, Array, Array, Array, Any, Array, Array]:
     """Return groups that occur, their counts and first rows, and differences of rows from these.
 
-    The last result is the sparse matrix of weights (n_groups, n_rows), which sums rows by group.
+    Then follow the matrix of weights (n_groups, n_rows), which sums rows by group, and the group
+    and the weight of each row.
     """
     if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
         keep = _used(groups, weights)
@@ -379,7 +387,9 @@ def _differences(
     origin = X[first]
     difference = origin[groups]
     np.subtract(X, difference, out=difference)
-    return present, count, origin, difference, sums_of(groups, len(present), weights)
+    members = sums_of(groups, len(present), weights)
+    weights = np.ones(n_rows) if weights is None else weights
+    return present, count, origin, difference, members, groups, weights
 
 
 def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:
