@@ -420,6 +420,8 @@ class Frame:
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
+        if len(rows) == len(self.batch):
+            return self  # all of them, with what is known of them already
         subjects = None if self.subjects is None else self.subjects.take(rows)
         return replace(self, at=self.at.take(rows), batch=self.batch[rows], subjects=subjects)
 
