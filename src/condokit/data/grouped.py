@@ -335,6 +335,10 @@ class GroupedScatter:
 
     def _add(self, present: Array, count: Array, mean: Array, scatter: Array) -> None:
         """Add sums of other rows to the groups `present`, each of which occurs once."""
+        if not self.count[present].any():
+            self.scatter[present], self.mean[present] = scatter, mean
+            self.count[present] = count
+            return
         total = self.count[present] + count
         delta = mean - self.mean[present]
         tie = (self.count[present] * count / total)[:, None, None]
