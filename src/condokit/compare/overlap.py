@@ -66,6 +66,10 @@ def measure_overlap(
     by_confounder: dict[str, float] = {}
     outside: dict[str, float] = {}
     for j, name in enumerate(strata.names):
+        if len(strata.names) == 1:  # the strata are its levels
+            by_confounder[name] = coefficient
+            outside[name] = float(counts[0, counts[1] == 0].sum() / counts[0].sum())
+            continue
         number = {
             level: k for k, level in enumerate(dict.fromkeys(row[j] for row in strata.levels))
         }

@@ -22,6 +22,7 @@ _FEW_ROWS = 5
 _FEWEST_SMOOTHED = 10  # rows that a kernel needs in a category; twice as many with each number
 _MOST_NAMED = 5  # parts of the rows that a sentence names, at most
 _FEWEST_OTHERS = 20  # rows needed to call one of them an outlier
+_SORTED_VALUES = 1 << 17  # values that are sorted at a time, to stay in the cache
 _ROWS_OF_TYPICAL = 500  # rows from which the typical distance from the median is computed
 FAR_AWAY = 50.0  # robust standard deviations
 
@@ -170,10 +171,10 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
         if len(own) < _FEWEST_OTHERS:
             found.append(np.empty(0, dtype=np.intp))
             continue
-        sample = np.sort(domains.rows(own[subsample(len(own), _ROWS_OF_TYPICAL)]), axis=0)
-        n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
-        middle = sample[(n - 1) // 2, column]
-        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
+        sample = domains.rows(own[subsample(len(own), _ROWS_OF_TYPICAL)])
+        step = max(8, _SORTED_VALUES // len(sample))
+        known = [_typical(sample[:, k : k + step]) for k in range(0, sample.shape[1], step)]
+        n, middle, typical = (np.concatenate(tables) for tables in zip(*known))
         limit = np.where(
             (n >= _FEWEST_OTHERS) & (typical > 0), FAR_AWAY / NORMAL_95 * typical, np.inf
         )
@@ -183,6 +184,16 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
         far = _farthest(domains.of(places), part, middle[places]) if len(places) else np.zeros(0)
         found.append(places[far > limit[places]])
     return found
+
+
+def _typical(sample: Array) -> tuple[Array, Array, Array]:
+    """Return how many values are known, their median, and the 95% quantile of distances from it."""
+    ordered = np.sort(sample, axis=0)  # NaN is last
+    n, column = (~np.isnan(ordered)).sum(axis=0), np.arange(ordered.shape[1])
+    middle = ordered[(n - 1) // 2, column]
+    away = np.abs(ordered - middle)
+    away.sort(axis=0)
+    return n, middle, away[n - 1 - np.maximum(n // 20, 1), column]
 
 
 def _farthest(domains: Study, part: Array, middle: Array) -> Array:

@@ -79,18 +79,24 @@ class _Radial:
         self.n_knots = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
         u = covariates.Z @ axes
         self.knots = _knots(u, self.n_knots, covariates.weights)
-        _, size, right = np.linalg.svd(cdist(self.knots, self.knots) ** 3)
+        _, size, right = np.linalg.svd(_cubes(self.knots, self.knots))
         size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
         self.turn = (right.T * np.where(size > 0, 1 / ones_for_zeros(size), 0.0)) @ right
-        values = (cdist(u, self.knots) ** 3) @ self.turn
+        values = _cubes(u, self.knots) @ self.turn
         linear = np.column_stack([np.ones(len(u)), u])
         root = np.sqrt(covariates.counts)[:, None]
         self.linear = np.linalg.lstsq(root * linear, root * values, rcond=None)[0]
 
     def __call__(self, Z: Array) -> Array:
         u = Z @ self.axes
-        values = (cdist(u, self.knots) ** 3) @ self.turn
+        values = _cubes(u, self.knots) @ self.turn
         return values - self.linear[0] - u @ self.linear[1:]
+
+
+def _cubes(one: Array, other: Array) -> Array:
+    """Return the third powers of distances between points."""
+    away = cdist(one, other)
+    return np.asarray(away * away * away)
 
 
 def _axes(Z: Array, directions: Array | None) -> list[Array]:

@@ -10,6 +10,7 @@ from condokit.checks import SMALLEST, Array, refusal
 
 # quantiles of the normal distribution: 95% lie within +- the first, and below the second
 NORMAL_95, ONE_SIDED_95 = 1.96, 1.645
+_FEW_ENTRIES = 1 << 12  # of a matrix of sums, up to which it is dense
 
 
 @contextmanager
@@ -78,10 +79,17 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
 
 
 def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
-    """Return the sparse matrix whose product with rows is their sums over groups."""
+    """Return the matrix whose product with rows is their sums over groups, sparse if it is large.
+
+    Rows are finite; products with a sparse matrix take some ten microseconds however small it is.
+    """
+    n = len(group)
+    if n * size <= _FEW_ENTRIES:
+        dense = np.zeros((size, n))
+        dense[group, np.arange(n)] = 1.0 if weights is None else weights
+        return dense
     from scipy import sparse  # slow to import, and not needed to apply a map
 
-    n = len(group)
     entries = (np.ones(n) if weights is None else weights, group, np.arange(n + 1))
     return sparse.csc_array(entries, shape=(size, n))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -50,6 +51,11 @@ class Covariates:
     def order(self) -> Array:
         """The row numbers sorted by value, so that results do not depend on row order."""
         return np.lexsort([*self.Z.T, self.category])
+
+    @cached_property
+    def splines(self) -> dict[tuple[bytes, int], Any]:
+        """A cache of splines of these rows, by axis and number of knots."""
+        return {}
 
     def thinned(self, most: int, by_weight: bool = True) -> Array:
         """Return the numbers of at most `most` rows, evenly spaced in the order of values."""
@@ -137,7 +143,14 @@ def projection(D: Array) -> Callable[[Array], Array]:
     """
     left, size, _ = np.linalg.svd(D, full_matrices=False)
     Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
-    return lambda Y: Y - Q.astype(Y.dtype) @ (Q.T.astype(Y.dtype) @ Y)
+    in_type = {np.dtype(kind): Q.astype(kind) for kind in (np.float32, np.float64)}
+
+    def off(Y: Array) -> Array:
+        """Return the residuals of Y."""
+        own = in_type[Y.dtype]
+        return np.subtract(Y, found := own @ (own.T @ Y), out=found)
+
+    return off
 
 
 def left_of(D: Array, Y: Array) -> Array:

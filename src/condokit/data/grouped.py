@@ -10,6 +10,7 @@ from condokit.data.arrays import is_constant, ones_for_zeros, sums_of
 from condokit.data.subsets import subsample
 
 _ENTRIES = 1 << 17  # entries of a sparse matrix that are summed at a time
+_POWERS = "mean", "squares", "third", "fourth"
 _MOST_TOGETHER = 32  # features whose products are summed
 _FEW_FEATURES = 8  # features up to which outer products of rows are faster than a product per group
 
@@ -71,7 +72,7 @@ class GroupedMoments:
         if gaps is not None:  # gaps become means, so that differences are small; then zeros
             X = np.where(gaps, 0.0, X)
             X = np.where(gaps, X.sum(axis=0) / np.maximum((~gaps).sum(axis=0), 1), X)
-        present, count, origin, difference, members = _differences(
+        present, count, origin, difference, members, *rows = _differences(
             X, groups, weights, len(self.count)
         )
         known, n = None, count[:, None]
@@ -88,7 +89,8 @@ class GroupedMoments:
         if self.products is not None:
             some: Any = slice(None) if len(self.few) == X.shape[1] else self.few
             if gaps is None:
-                self.products.add(present, count, origin[:, some], difference[:, some], members)
+                parts = origin[:, some], difference[:, some], members
+                self.products.add(present, count, *parts, *rows)
             else:
                 complete = np.where(gaps[:, some].any(axis=1), -1, groups)
                 self.products.update(X[:, some], complete, weights)
@@ -134,9 +136,10 @@ class GroupedMoments:
 
         From these follow the central moments, of which the fourth is at least the squared variance.
         """
-        squares = np.maximum(second - shift**2, 0.0)
-        cubes = third - 3 * shift * second + 2 * shift**3
-        fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
+        square = shift**2
+        squares = np.maximum(second - square, 0.0)
+        cubes = third - shift * (3 * second - 2 * square)
+        fourth = fourth - shift * (4 * third - shift * (6 * second - 3 * square))
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
         n = count[:, None] if known is None else known
         self._add(present, count, known, origin + shift, *(n * p for p in parts))
@@ -155,8 +158,7 @@ class GroupedMoments:
         """Add the sums of another object; `place` renumbers its groups, -1 leaves one out."""
         for at, to in without_repeats(other.count, place):
             known = None if other.known is None else other.known[at]
-            tables = (other.mean, other.squares, other.third, other.fourth)
-            self._add(to, other.count[at], known, *(table[at] for table in tables))
+            self._add(to, other.count[at], known, *(getattr(other, name)[at] for name in _POWERS))
         if self.products is None or other.products is None:
             return
         both, mine, theirs = np.intersect1d(self.few, other.few, return_indices=True)
@@ -168,7 +170,7 @@ class GroupedMoments:
         """Return some of the features."""
         part = GroupedMoments(0, 0)
         part.count = self.count
-        for name in ("mean", "squares", "third", "fourth"):
+        for name in _POWERS:
             setattr(part, name, getattr(self, name)[:, features])
         if self.known is not None:
             known = self.known[:, features]
@@ -202,16 +204,24 @@ class GroupedMoments:
         """Add sums of other rows to the groups `present`, each of which occurs once."""
         if self.known is None and known is not None:
             self.known = np.repeat(self.count[:, None], self.mean.shape[1], axis=1)
-        before, old = self.n[present], self.squares[present]
-        new, delta = count[:, None] if known is None else known, mean - self.mean[present]
+        new = count[:, None] if known is None else known
+        if not self.count[present].any():
+            for name, table in zip(_POWERS, (mean, squares, third, fourth)):
+                getattr(self, name)[present] = table
+            self.count[present] = count
+            if self.known is not None:
+                self.known[present] = new
+            return
+        before, old, delta = self.n[present], self.squares[present], mean - self.mean[present]
+        square = delta**2
         n, cubes = ones_for_zeros(before + new), self.third[present]
-        self.third[present] += third + delta**3 * (before * new * (before - new) / n**2)
+        self.third[present] += third + delta * square * (before * new * (before - new) / n**2)
         self.third[present] += 3 * delta * (before * squares - new * old) / n
         share = before * new * (before**2 - before * new + new**2) / n**3
-        self.fourth[present] += fourth + delta**4 * share
-        self.fourth[present] += 6 * delta**2 * (before**2 * squares + new**2 * old) / n**2
+        self.fourth[present] += fourth + square**2 * share
+        self.fourth[present] += 6 * square * (before**2 * squares + new**2 * old) / n**2
         self.fourth[present] += 4 * delta * (before * third - new * cubes) / n
-        self.squares[present] += squares + delta**2 * (before * new / n)
+        self.squares[present] += squares + square * (before * new / n)
         self.mean[present] += delta * (new / n)
         self.count[present] += count
         if self.known is not None:
@@ -289,11 +299,17 @@ class GroupedScatter:
         self.add(*_differences(X, groups, weights, len(self.count)))
 
     def add(
-        self, present: Array, count: Array, origin: Array, difference: Array, members: Any
+        self,
+        present: Array,
+        count: Array,
+        origin: Array,
+        difference: Array,
+        members: Any,
+        group: Array,
+        weights: Array,
     ) -> None:
         """Add rows, given the results of `_differences`."""
         shift = members @ difference / count[:, None]
-        group, weights = members.indices, members.data
         if (np.diff(group) < 0).any():
             # few numbers are sorted in one pass
             kind = np.uint16 if len(present) < 1 << 16 else group.dtype
@@ -319,6 +335,10 @@ class GroupedScatter:
 
     def _add(self, present: Array, count: Array, mean: Array, scatter: Array) -> None:
         """Add sums of other rows to the groups `present`, each of which occurs once."""
+        if not self.count[present].any():
+            self.scatter[present], self.mean[present] = scatter, mean
+            self.count[present] = count
+            return
         total = self.count[present] + count
         delta = mean - self.mean[present]
         tie = (self.count[present] * count / total)[:, None, None]
@@ -349,10 +369,11 @@ def _used(groups: Array, weights: Array | None) -> Array:
 
 def _differences(
     X: Array, groups: Array, weights: Array | None, n_groups: int
-) -> tuple[Array, Array, Array, Array, Any]:
+) -> tuple[Array, Array, Array, Array, Any, Array, Array]:
     """Return groups that occur, their counts and first rows, and differences of rows from these.
 
-    The last result is the sparse matrix of weights (n_groups, n_rows), which sums rows by group.
+    Then follow the matrix of weights (n_groups, n_rows), which sums rows by group, and the group
+    and the weight of each row.
     """
     if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
         keep = _used(groups, weights)
@@ -370,7 +391,9 @@ def _differences(
     origin = X[first]
     difference = origin[groups]
     np.subtract(X, difference, out=difference)
-    return present, count, origin, difference, sums_of(groups, len(present), weights)
+    members = sums_of(groups, len(present), weights)
+    weights = np.ones(n_rows) if weights is None else weights
+    return present, count, origin, difference, members, groups, weights
 
 
 def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:

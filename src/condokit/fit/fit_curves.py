@@ -33,6 +33,7 @@ _TEMPER = 0.5  # power of the weights of curves in standard errors, as evidence 
 _LEAST_TAIL = 0.05  # shortest piece, as a share of the range of knots, that gives an end slope
 _ROWS_OF_CURVES = 20_000  # of a domain, to which curves are fitted
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
+_SCREENED_VALUES = 1 << 17  # rows x features that are screened at a time
 _SUSPECT, _CUT = 9.2, 4.0  # 99% point of chi-squared(2); sd to clip at, as t^3 follows outliers
 _BY_CHANCE = 2  # expected number of straight features that are suspected, at most
 # probabilities of a curve, for "auto" and "monotone": up to the first a line, from the second all
@@ -60,33 +61,46 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
         domains, scale, offset = domains.of(lines), scale[lines], offset[lines]
     rows = np.sort(subsample_sides(domains.is_query, _MOST_SCREENED, domains.kept()))
     X, is_query = domains.rows(rows), domains.is_query[rows]
-    X[is_query] = X[is_query] * scale + offset
     D = design(domains.confounders, rows, 2)
     if min(is_query.sum(), (~is_query).sum()) < max(FEWEST_ROWS, 4 * D.shape[1]):
         return np.empty(0, dtype=np.intp)
-    known = ~np.isnan(X)
-    X = np.where(known, X, X.mean(axis=0, where=known))
-    off = projection(D)
-    e = off(X)
-    unit = ones_for_zeros(e.std(axis=0))
-    e, t = (
-        np.clip(part / unit, -_CUT, _CUT).astype(np.float32) for part in (e, X - X.mean(axis=0))
-    )
-    q = off(is_query.astype(np.float32)[:, None])
-    scores, power = [off(e)], np.ones_like(t)
-    for k in range(1, 4):
-        slope, power = k * power, power * t
-        scores.append(off(slope - e * power))
-    found = np.zeros(len(unit))
-    for k, score in enumerate(scores):
-        for other in scores[:k]:
-            square = ones_for_zeros(np.einsum("nd,nd->d", other, other))
-            score -= other * (np.einsum("nd,nd->d", other, score) / square)
-        if k > 1:
-            own = q * score
-            found += own.sum(axis=0) ** 2 / ones_for_zeros(np.einsum("nd,nd->d", own, own))
+    off, step = projection(D), max(8, _SCREENED_VALUES // len(X))
+    q = off(is_query.astype(np.float32)[:, None])[:, 0]
+    found = np.zeros(X.shape[1])
+    for few in (slice(k, k + step) for k in range(0, len(found), step)):
+        part = X[:, few]
+        part = np.where(is_query[:, None], part * scale[few] + offset[few], part)
+        found[few] = _bent(part, off, q)
     least = max(_SUSPECT, 2 * np.log(len(found) / _BY_CHANCE))
     return lines[found > least][:_MOST_SUSPECTED]
+
+
+def _bent(X: Array, off: Callable[[Array], Array], q: Array) -> Array:
+    """Return the statistics of `suspected`, with the indicator q of the query `off` confounders."""
+    missing = np.isnan(X)
+    if missing.any():
+        X = np.where(missing, X.mean(axis=0, where=~missing), X)
+    X -= X.mean(axis=0)
+    e = off(X)
+    unit = ones_for_zeros(np.sqrt(np.einsum("nd,nd->d", e, e) / len(e)))
+    for part in (e, X):
+        part /= unit
+        np.clip(part, -_CUT, _CUT, out=part)
+    e, t = e.astype(np.float32), X.astype(np.float32)
+    power = e * t
+    scores = [off(e), off(1 - power)]
+    for k in (2, 3):
+        power, slope = power * t, k * t if k == 2 else k * t * t
+        scores.append(off(slope - power))
+    squares, found = [], np.zeros(len(unit))
+    for k, score in enumerate(scores):
+        for other, square in zip(scores[:k], squares):
+            score -= other * (np.einsum("nd,nd->d", other, score) / square)
+        squares.append(ones_for_zeros(np.einsum("nd,nd->d", score, score)))
+        if k > 1:
+            own = q @ score, (q**2) @ score**2
+            found += own[0] ** 2 / ones_for_zeros(own[1])
+    return found
 
 
 def fit_curves(
@@ -215,7 +229,7 @@ class _Dependence:
         found = solve(at, fixed)
         tails = shape(at, found)[1] & ~self.tied[features]
         found = fit_weights(at, found, fixed, tails, self.n_effective)
-        return np.exp(-np.asarray(found.log_v))
+        return 1 / np.asarray(found.v)
 
     def bends(self, values: Array, precision: Array) -> Bends:
         """Fit the curves of one feature, given its values and precisions in the rows taken.

@@ -94,6 +94,14 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     Radial functions :math:`|t - k|^3` of knots k at the ends and at quantiles, with coefficients
     orthogonal to 1 and k, and turned so that the wiggliness :math:`\int f''^2` is a sum of squares.
     """
+    place = (axis.tobytes(), n_knots)
+    if place not in at.splines:
+        at.splines[place] = _spline(axis, at, n_knots)
+    return at.splines[place]
+
+
+def _spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
+    """Return what `spline` does, anew."""
     values = np.unique(at.Z @ axis)
     if len(values) < 3:
         return None

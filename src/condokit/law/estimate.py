@@ -167,23 +167,31 @@ def _estimates(
     `found_of` collects, by feature, the refitted solution and the feature's position in it.
     """
     n, d = at.X.shape
-    found_maps, tails = [], np.zeros(d, dtype=np.bool_)
+    found_maps, tails, vary = [], np.zeros(d, dtype=np.bool_), may_vary & (not at.noise.empty)
     for some in _parts(np.arange(d), n, n_values):
         part = at.of(slice(some[0], some[-1] + 1))
         found = solve(part, fixed[some])
         tails[some] = shape(part, found)[1]
-        found_maps.append(maps_of(part, found))
-    maps = Maps.joined(found_maps)
-    vary = may_vary & (not at.noise.empty)
+        if not vary.all():  # else all are fitted again
+            found_maps.append(maps_of(part, found))
+    known = found if len(some) == d else None
+    maps = Maps.joined(found_maps) if found_maps else None
     t = _heavy(at, fixed, tails & may_tail, vary, n_effective)
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
-        part, own = at.of(some), fixed[some]
-        found = fit_weights(part, solve(part, own), own, t[some], n_effective)
-        maps.put(some, maps_of(part, found))
+        own = fixed[some]
+        if known is None or len(some) < d:
+            part = at.of(some)
+            known = solve(part, own)
+        found, known = fit_weights(part, known, own, t[some], n_effective), None
+        if maps is None:
+            found_maps.append(maps_of(part, found))
+        else:
+            maps.put(some, maps_of(part, found))
         if found_of is not None:
             found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
             tails[some] = shape(part, found)[1]
+    maps = maps or Maps.joined(found_maps)
     for some in _parts(np.flatnonzero(~np.isnan(zero).any(axis=1)), n, n_values):
         maps.put(some, gains(at.of(some), fixed[some], zero[some]))
     return maps, tails
@@ -374,6 +382,8 @@ class Frame:
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
+        if len(rows) == len(self.batch):
+            return self  # all of them, with what is known of them already
         subjects = None if self.subjects is None else self.subjects.take(rows)
         return replace(self, at=self.at.take(rows), batch=self.batch[rows], subjects=subjects)
 
@@ -562,7 +572,7 @@ class Law:
         if noise.empty:
             return False
         self.noise = noise
-        self.precision = np.exp(-common_noise(noise, square, w, h, self.n_effective))
+        self.precision = 1 / common_noise(noise, square, w, h, self.n_effective)
         return True
 
 

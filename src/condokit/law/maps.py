@@ -175,7 +175,7 @@ def _together(at: Stacked, found: Found) -> Array:
     """
     if at.subjects is None:
         return np.ones((2, len(found.s)))
-    root = np.sqrt(found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v))
+    root = np.sqrt(found.sigma2 if found.v is None else found.sigma2 * found.v)
     r = found.e / root
     psi = r if found.t_weights is None else found.t_weights * r
     return rows_together(psi * r - found.dof / at.total.sum(1), psi, at.counts, at.subjects)

@@ -175,51 +175,52 @@ def renew_noise(
     weights: Array,
     h: Array,
     n_effective: float,
-    features: Array,
+    features: Array | slice,
 ) -> tuple[Array, float]:
-    """Renew the log-variances of some features by one step, and what is `learned`.
+    """Renew the variances v of rows of some features by one step, and what is `learned`.
 
     `squares` are weighted squared residuals over sigma2 that are not yet divided by v. Coefficients
     of columns are pulled towards their mean over features. The second result is the precision of
-    the prior of levels. Log-variances have a weighted mean of 0, since sigma2 has the level.
+    the prior of levels. Logarithms of v have a weighted mean of 0, since sigma2 has the level.
     """
     n, d = squares.shape
     level, gamma = np.zeros((noise.n_categories, d)), learned.gamma[:, features]
     precision, free = np.inf, weights * (1 - h)
-    curve = np.clip(noise.columns @ gamma, -6, 6) if len(gamma) else np.zeros((n, 1))
+    curve = np.clip(noise.columns @ gamma, -6, 6) if len(gamma) else None
     if noise.levels:
-        learned.squares[:, features] = noise.group(squares * (np.exp(-curve) * free))
+        squares_left = squares * (free if curve is None else np.exp(-curve) * free)
+        learned.squares[:, features] = noise.group(squares_left)
         learned.dof[:, features] = noise.group(free)
         level, precision = share_levels(learned.squares, learned.dof, n_effective)
         level = level[:, features]
-    if len(gamma):
-        own = level[noise.category] if noise.levels else 0.0
-        columns = noise.columns * weights.mean(axis=1, keepdims=True)
-        # a normal residual has the information 1/2 on its log-variance
-        A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
-        u = squares * np.exp(-curve - own)
-        middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
-        u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
-        common = learned.gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
-        score = 0.5 * noise.columns.T @ (weights * u)
-        score -= (gamma - common) / noise.prior[:, None]
-        gamma = gamma + np.linalg.solve(A, score)
-        learned.gamma[:, features] = gamma
-        curve = np.clip(noise.columns @ gamma, -6, 6)
-    total = curve + (level[noise.category] if noise.levels else 0.0)
-    total = total - weighted(weights, total) / weights.sum(0)
-    return total, precision
+    if curve is None:
+        rows = noise.group(weights)
+        return np.exp(level - (rows * level).sum(0) / rows.sum(0))[noise.category], precision
+    own = level[noise.category] if noise.levels else 0.0
+    columns = noise.columns * weights.mean(axis=1, keepdims=True)
+    # a normal residual has the information 1/2 on its log-variance
+    A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
+    u = squares * np.exp(-curve - own)
+    middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
+    u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
+    common = learned.gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
+    score = 0.5 * noise.columns.T @ (weights * u)
+    score -= (gamma - common) / noise.prior[:, None]
+    gamma = gamma + np.linalg.solve(A, score)
+    learned.gamma[:, features] = gamma
+    total = np.clip(noise.columns @ gamma, -6, 6) + own
+    return np.exp(total - weighted(weights, total) / weights.sum(0)), precision
 
 
 def common_noise(
     noise: NoiseModel, squares: Array, weights: Array, h: Array, n_effective: float
 ) -> Array:
-    """Return the log-variance of rows that all features together have, (n_rows,)."""
+    """Return the variance of rows that all features together have, (n_rows,)."""
     mean = np.minimum(squares, 16).mean(1, keepdims=True)
     learned, one = Learned.nothing(noise, 1), np.zeros(1, dtype=np.intp)
     for _ in range(8):
-        log_v, _ = renew_noise(noise, mean, learned, weights[:, None], h, n_effective, one)
-    return log_v[:, 0]
+        v, _ = renew_noise(noise, mean, learned, weights[:, None], h, n_effective, one)
+    return v[:, 0]
 
 
 def noise_part(

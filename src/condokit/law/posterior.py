@@ -86,6 +86,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _ROUNDS = 6  # passes over several devices
 _MOST_FEATURES = 2000  # of which a subset decides how several devices differ
 _PSEUDO_DEVICES = 2.0  # devices for which the usual table counts, beside what other devices show
+_BLOCK = 1024  # features whose integrals are computed at a time
 _FREE = 1e6  # prior variance of effects that are not pulled, relative to their error's
 
 
@@ -581,30 +582,43 @@ def _normal(x: Array, c: Array, sizes: _Sizes, df: float) -> tuple[Array, Array,
     :math:`\sqrt{c / (c + \tau^2)} \exp(\tfrac{x^2}{2 c} \tfrac{\tau^2}{c + \tau^2})`. Errors
     of few degrees of freedom are a mixture of normals too, with precisions 1 / c times `noise`.
     """
-    x, c = x[:, None, None], np.maximum(c, 1e-24)[:, None, None]
-    noise = _t_precisions(df) if df < _MANY_SUBJECTS else np.ones(1)
+    if len(x) > _BLOCK:
+        return _joined([_normal(x[few], c[few], sizes, df) for few in _blocks(len(x))])
+    # the first axis is that of the mixtures, as sums over a short last one are slow
+    x, c = x[:, None], np.maximum(c, 1e-24)[:, None]
+    noise = (_t_precisions(df) if df < _MANY_SUBJECTS else np.ones(1))[:, None, None]
     none = 0.5 * (np.log(noise) - noise * x**2 / c)
-    none -= np.logaddexp.reduce(none, axis=2, keepdims=True) - np.log(len(noise))
-    precision, noise = (one.ravel() for one in np.meshgrid(sizes.precision, noise, indexing="ij"))
-    none, c_of = np.tile(none, len(sizes.precision)), c / noise
-    ratio = c_of * precision / sizes.sd[:, None] ** 2
+    none -= np.logaddexp.reduce(none, axis=0) - np.log(len(noise))
+    precision = np.repeat(sizes.precision, len(noise))[:, None, None]
+    none, c_of = (np.tile(one, (len(sizes.precision), 1, 1)) for one in (none, c / noise))
+    ratio = c_of * precision / sizes.sd**2
     kept = 1 / (1 + ratio)
     log = none + 0.5 * (np.log(ratio * kept) + x**2 / c_of * kept)
-    most = log.max(axis=2, keepdims=True)
+    most = log.max(axis=0)
     weight = np.exp(log - most)
-    total = weight.sum(axis=2)
-    weight /= total[:, :, None]
-    share = (weight * kept).sum(axis=2)
-    square = (weight * (kept * c_of + (kept * x) ** 2)).sum(axis=2)
+    total = weight.sum(axis=0)
+    weight /= total
+    share = (weight * kept).sum(axis=0)
+    square = (weight * (kept * c_of + (kept * x) ** 2)).sum(axis=0)
     if len(sizes.precision) > 1:
         # far out six normals no longer form a t, whose pull fades as 1 / shift
-        x, c = x[:, :, 0], c[:, :, 0]
         wide = _T_DEGREES * sizes.sd[-1] ** 2
         faint = 1 - (_T_DEGREES + 1) * c / (wide + x**2)
         beyond = np.abs(x) > _BEYOND
         share = np.where(beyond, faint, share)
         square = np.where(beyond, c + (faint * x) ** 2, square)
-    return most[:, :, 0] + np.log(total / len(precision)), share, square
+    return most + np.log(total / len(precision)), share, square
+
+
+def _blocks(n: int) -> list[slice]:
+    """Return slices of so many features each that tables of integrals stay in the cache."""
+    return [slice(k, k + _BLOCK) for k in range(0, n, _BLOCK)]
+
+
+def _joined(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    """Return the tables of all blocks of features as one."""
+    first, second, third = (np.concatenate(tables) for tables in zip(*parts))
+    return first, second, third
 
 
 @dataclass(frozen=True)
@@ -622,20 +636,25 @@ class _ScaleProfile:
         prior times a normal likelihood, each weighted by the ratio of the true likelihood to the
         normal one.
         """
-        u0, node = np.log(self.maps.scale[at, self.b]), _NODES
-        log_weight = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum()) + 0.5 * node**2
+        if len(x) > _BLOCK:
+            own = np.flatnonzero(at)
+            few = _blocks(len(x))
+            return _joined([self.integrate(x[k], c[k], sizes, own[k]) for k in few])
+        u0, node = np.log(self.maps.scale[at, self.b]), _NODES[:, None, None]
+        weights = (_NODE_WEIGHTS / _NODE_WEIGHTS.sum())[:, None, None]
+        log_weight = np.log(weights) + 0.5 * node**2
         tau2, none = sizes.sd[:, None] ** 2, u0 - x
         middle, width = x * tau2 / (tau2 + c), np.sqrt(tau2 * c / (tau2 + c))
-        u = middle[:, :, None] + width[:, :, None] * node  # (n_sizes, n_features, n_nodes)
-        log = self._log(u + none[:, None], u0, c, at)
-        log -= self._log(none[None, :, None], u0, c, at)
-        log += np.log(width / sizes.sd[:, None])[:, :, None] - 0.5 * u**2 / tau2[:, :, None]
+        u = middle + width * node  # (n_nodes, n_sizes, n_features)
+        log = self._log(u + none, u0, c, at)
+        log -= self._log(none, u0, c, at)
+        log += np.log(width / sizes.sd[:, None]) - 0.5 * u**2 / tau2
         log += log_weight
-        most = log.max(axis=2, keepdims=True)
+        most = log.max(axis=0)
         value = np.exp(log - most)
-        total = value.sum(axis=2)
-        first, second = ((value * u**power).sum(axis=2) / total for power in (1, 2))
-        return (most[:, :, 0] + np.log(total)).T, first.T, second.T
+        total = value.sum(axis=0)
+        first, second = ((value * u**power).sum(axis=0) / total for power in (1, 2))
+        return (most + np.log(total)).T, first.T, second.T
 
     def _log(self, u: Array, u0: Array, V: Array, at: Array) -> Array:
         """Return the tempered log-likelihood at u, less that at its maximum u0."""
@@ -653,8 +672,7 @@ class _ScaleProfile:
         first = 2 * m * (G[1] + m * G[2]) / square
         curvature = 0.5 * dof * ((2 * m * G[1] + 4 * m**2 * G[2]) / square - first**2)
         temper = 1 / (np.maximum(curvature, 1e-12) * V)
-        there = log(u, G[:, :, None], n[:, None], dof[:, None])
-        away = temper[:, None] * (there - log(u0, G, n, dof)[:, None])
+        away = temper * (log(u, G, n, dof) - log(u0, G, n, dof))
         if self.df < _MANY_SUBJECTS:  # as squares of t would
             away = -0.5 * (self.df + 1) * np.log1p(-2 * np.minimum(away, 0.0) / self.df)
         return np.asarray(away)

@@ -401,22 +401,25 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
 
     `near` are scales close to the minimum up to a common factor, to start from.
     """
-    diagonal = np.arange(Q.shape[1])
+    diagonal, left = np.arange(Q.shape[1]), np.arange(len(Q))  # features that still move
     if near is None:
         s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
     else:
         size = np.maximum(np.einsum("db,dbc,dc->d", near, Q, near), 1e-300)
         s = near * np.sqrt(n.sum(1) / size)[:, None]
+    least = np.sqrt(n.min())
     for _ in range(_NEWTON_STEPS):
-        gradient = np.einsum("dbc,dc->db", Q, s) - n / s
-        H = Q.copy()
-        H[:, diagonal, diagonal] += n / s**2
+        own, rows = s[left], n if len(n) == 1 else n[left]
+        H = Q[left]
+        gradient = np.einsum("dbc,dc->db", H, own) - rows / own
+        H[:, diagonal, diagonal] += rows / own**2
         step = np.linalg.solve(H, gradient[:, :, None])[:, :, 0]
         size = np.sqrt(np.maximum((gradient * step).sum(1), 0.0))
-        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)  # self-concordant
-        share = np.minimum(share, 0.9 / np.maximum((step / s).max(axis=1), 1e-12))
-        s = s - share[:, None] * step
-        if size.max() < 1e-9:
+        share = np.where(size > 0.2, 1 / (1 + size / least), 1.0)  # self-concordant
+        share = np.minimum(share, 0.9 / np.maximum((step / own).max(axis=1), 1e-12))
+        s[left] = own - share[:, None] * step
+        left = left[size >= 1e-9]
+        if not len(left):
             break
     return s
 
@@ -431,7 +434,7 @@ class Found:
     e: Array  # (n_rows, n_features): residuals, made independent within subjects
     nu: Array  # degrees of freedom of Student's t, infinite if normal
     t_weights: Array | None = None  # (n_rows, n_features), of Student's t
-    log_v: Array | None = None  # (n_rows, n_features): log-variances relative to sigma2
+    v: Array | None = None  # (n_rows, n_features): variances of rows relative to sigma2
     level_precision: float = np.inf  # of the normal prior of levels' log-variances
     n_effective: float = 1.0  # number of independent features that these are worth
 

@@ -160,7 +160,7 @@ class State:
             for name in ("s", "nu", "sigma2")
         )
         zero, L = np.zeros(len(at.Z)), at.n_categories
-        log_v = [zero if one.log_v is None else one.log_v[:, k] for one, k in found]
+        log_v = [zero if one.v is None else np.log(one.v[:, k]) for one, k in found]
         D = np.column_stack([at.category[:, None] == np.arange(L), columns.model.at(at).columns])
         effects = np.linalg.lstsq(D.astype(float), np.stack(log_v, axis=1), rcond=None)[0]
         rest = effects[:L], effects[L:], np.ones(len(nu))

@@ -14,7 +14,7 @@ from condokit.law.subjects import Subjects
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
 NU_BINS = 128  # bins of the logarithm of squared residuals, in which likelihoods of t are computed
 _LOG_LOW, _LOG_WIDTH = -14.0, 24.0 / NU_BINS  # of bins of log squares
-NU_STEPS = (1, 3, 6, 10, 15, 22)  # iterations in which degrees of freedom are renewed
+NU_STEPS = (0, 2, 4)  # iterations in which degrees of freedom are renewed
 TAIL_PRIOR = 1.0  # times log(1 + 10 / nu) is taken off the likelihood
 MOST_STEPS = 30  # iterations, at most
 STILL = 0.02  # standard errors by which a scale may still move at the end
@@ -31,7 +31,7 @@ def shape(at: Stacked, found: Found) -> tuple[Array, Array]:
     sample) and `NO_MATTER`, or if more rows are extreme than normal residuals would have.
     """
     square = found.e**2
-    square /= found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v)
+    square /= found.sigma2 if found.v is None else found.sigma2 * found.v
     kurtosis = weighted(at.counts, square**2) / at.total.sum(1)
     extreme, n = weighted(at.counts, square > EXTREME), np.maximum(found.dof, 4.0)
     chance = 2.5 * np.sqrt(24 / n) * (1 - 3 / np.sqrt(n + 9))
@@ -49,19 +49,20 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     noise, d = at.noise, at.X.shape[1]
     nu, s, stable = np.where(tails, 4.0, np.inf), found.s.copy(), ~tails
     w = np.ones(at.X.shape) if tails.any() else None
-    log_v = None if noise.empty else np.zeros(at.X.shape)
+    v = None if noise.empty else np.ones(at.X.shape)
     learned, level = Learned.nothing(noise, d), np.inf
     e, sigma2, h = found.e, found.sigma2, found.reduced.h
     if tails.any():
         robust = (_median(np.abs(e), at.counts) / 0.6745) ** 2  # sigma2 is inflated by outliers
         sigma2 = np.where(tails & (robust > FLOOR), robust, sigma2)
     some, part = np.arange(d), at  # features that still move
+    place: Array | slice = slice(None)  # the same, without copies while these are all
     for step in range(MOST_STEPS):
         precision, square = None, e**2
         square /= sigma2 * (1 - h)
         if w is not None:
-            v = 1.0 if log_v is None else np.exp(log_v[:, some])
-            square /= v
+            before = 1.0 if v is None else v[:, place]
+            square /= before
             few = np.flatnonzero(tails[some])
             if step in NU_STEPS and len(few):
                 counts, own = part.counts, some[few]
@@ -69,29 +70,44 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
                 now = degrees_of_freedom(square[:, few], counts)
                 stable[own], nu[own] = (now == nu[own]) | (step == NU_STEPS[-1]), now
             finite = np.where(np.isinf(nu[some]), 1e8, nu[some])
-            w[:, some] = precision = (finite + 1) / (finite + square)
-            square *= precision * v
-        if log_v is not None:
-            new, level = renew_noise(noise, square, learned, part.counts, h, n_effective, some)
-            log_v[:, some] = new
-            precision = np.exp(-new) if precision is None else np.exp(-new) * precision
+            w[:, place] = precision = (finite + 1) / (finite + square)
+        if v is not None:
+            if precision is not None:
+                square *= precision
+                square *= before
+            new, level = renew_noise(noise, square, learned, part.counts, h, n_effective, place)
+            v[:, place] = new
+            precision = (1.0 if precision is None else precision) / new
         found = solve(part, fixed[some], precision, s[some])
+        if step > 0 and tails.any():
+            _go_further(found, e, s[some], sigma2, nu[some])
         n = found.n_eff
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)  # information on log-scales
         moved = np.abs(np.log(found.s / s[some])) * np.sqrt(np.maximum(H, 1))
         s[some], e, sigma2, h = found.s, found.e, found.sigma2, found.reduced.h
         moves = ~stable[some] | (moved.max(axis=1) >= STILL)
-        if (step > 3 or w is None) and not moves.any():
+        if (step > 2 or w is None) and not moves.any():
             break
-        if step > 3 and moves.mean() < _FEWER:
-            some, e, sigma2 = some[moves], e[:, moves], sigma2[moves]
+        if step > 2 and moves.mean() < _FEWER:
+            some = place = some[moves]
+            e, sigma2 = e[:, moves], sigma2[moves]
             part, h = at.of(some), h if h.shape[1] == 1 else h[:, moves]
     if len(some) < d:
-        precision = w if log_v is None else np.exp(-log_v) * (1.0 if w is None else w)
+        precision = w if v is None else (1.0 if w is None else w) / v
         found = solve(at, fixed, precision, s)
-    return replace(
-        found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
-    )
+    return replace(found, nu=nu, t_weights=w, v=v, level_precision=level, n_effective=n_effective)
+
+
+def _go_further(found: Found, e: Array, s: Array, sigma2: Array, nu: Array) -> None:
+    """Lengthen the step from residuals `e`, scales and variances to what was found, in place.
+
+    Reweighting for t leaves 3 / (nu + 3) of the distance to go in variances and 2 / (nu + 3) in
+    means. Steps that are longer by the inverse of what they cover end at the same place.
+    """
+    more = np.where(np.isinf(nu), 0.0, 3 / (2 * nu + 3))
+    found.e += more * (found.e - e)
+    found.s *= (found.s / s) ** more[:, None]
+    found.sigma2 *= (found.sigma2 / sigma2) ** np.where(np.isinf(nu), 0.0, 3 / nu)
 
 
 def _median(values: Array, counts: Array) -> Array:
@@ -137,8 +153,9 @@ def nu_of_counts(count: Array) -> Array:
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
             # starts from the scale at the previous nu, which is near; fixed point of the likelihood
-            for _ in range(12 if nu == NU[0] else 5):
-                s2 = s2 * (nu + 1) / total * (product / (x + nu * s2[:, None])).sum(1)
+            for _ in range(4 if nu == NU[0] else 2):
+                mean = (nu + 1) / total * (product / (x + nu * s2[:, None])).sum(1)
+                s2 = s2 * mean ** ((nu + 3) / nu)
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
             fit = (count * np.log(x + nu * s2[:, None])).sum(1) - total * np.log(nu * s2)
             log = total * (constant - 0.5 * np.log(s2)) - (nu + 1) / 2 * fit
@@ -172,10 +189,10 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
     root = np.sqrt(found.sigma2)
-    v = 1.0 if found.log_v is None else np.exp(found.log_v)
-    if found.log_v is not None:
+    v = 1.0 if found.v is None else found.v
+    if found.v is not None:
         root = root * np.sqrt(v)
-    precision = w if found.log_v is None else np.exp(-found.log_v) * (1.0 if w is None else w)
+    precision = w if found.v is None else (1.0 if w is None else w) / v
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
     a = at.apart(a, precision)
@@ -193,7 +210,7 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
         curve = slope * r + psi
         bread = weighted(counts, slope) / np.maximum(weighted(counts, w), 1e-300)
         bread, H = np.clip(bread, 0.3, 1.0), weighted(counts, slope * a**2) + n_b
-    if w is not None or found.log_v is not None:
+    if w is not None or found.v is not None:
         freed, drop = noise_part(curve, counts * a, r, counts, at.noise, found.level_precision)
     H = np.maximum(H - drop, 0.25 * model)
     t = psi * r

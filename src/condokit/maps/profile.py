@@ -35,7 +35,7 @@ _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # change of a mean, in standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _ROUNDED = 1.1  # factor by which rounding in files may change a variance
-_BLOCK_VALUES = 1 << 22  # values that a profile is computed from at a time
+_BLOCK_VALUES = 1 << 17  # values that a profile is computed from at a time, to stay in the cache
 _TABLES = ("mean", "sd", "missing", "low", "high", "tails")
 _ROUNDING = 1e-8  # variance, relative to that in the fit, below which higher powers are rounding
 _MUCH_MISSING = 0.1  # more missing than in the fit, as a share of rows
@@ -164,14 +164,14 @@ class Profile:
         squares = np.einsum("nd,nd->d", D, D) - count * shift**2
         sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
         low = high = None
-        units = (
-            [X, -X] if groups is None else [_by_subject(np.fmin, s * X, groups) for s in (1, -1)]
-        )
+        units = [X] if groups is None else [_by_subject(f, X, groups) for f in (np.fmin, np.fmax)]
         if len(units[0]) >= _ROWS_FOR_RANGE:
-            enough, k = (~np.isnan(units[0])).sum(axis=0) >= _ROWS_FOR_RANGE, MIN_CELL - 1
-            # rows of the transpose are far faster to order than columns in place; NaN comes last
-            least, most = (np.partition(np.ascontiguousarray(u.T), k)[:, k] for u in units)
-            low, high = np.where(enough, least, -np.inf), np.where(enough, -most, np.inf)
+            n = known if groups is None else (~np.isnan(units[0])).sum(axis=0)
+            enough, k = n >= _ROWS_FOR_RANGE, MIN_CELL - 1
+            # sorting is faster than partitions, and NaN comes last
+            ordered = [np.sort(table, axis=0) for table in units]
+            highest = ordered[-1][np.maximum(n - 1 - k, 0), np.arange(len(n))]
+            low, high = np.where(enough, ordered[0][k], -np.inf), np.where(enough, highest, np.inf)
         tails = None if len(X) < _ROWS_FOR_TAILS else _tails(X, D - shift, gaps)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
 

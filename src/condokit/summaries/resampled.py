@@ -1,6 +1,7 @@
 """Bootstrap: which rows are drawn together, and summaries of both domains for each draw."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -156,15 +157,28 @@ class ResampledGaussians:
         self.pair, self.rng = pair, np.random.default_rng(0)
         n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
-        stats = domains.gather(parcel, len(self.parcels.cell), GroupedScatter)
+        self._stats = GroupedScatter(len(self.parcels.cell), domains.n_features)
+        self._rows: tuple[Array, Array, Array | None] | None = None
+        if len(parcel) <= self._stats.mean.size:  # rows are smaller than sums: keep them
+            used = np.flatnonzero(parcel >= 0)
+            weights = None if domains.weights is None else domains.weights[used]
+            self._rows = domains.rows(used), parcel[used], weights
+        else:
+            self._stats = domains.gather(parcel, len(self.parcels.cell), GroupedScatter)
         sides = pair.query, pair.reference
         self.middle = np.concatenate([side.mean for side in sides])
         self.count = np.concatenate([side.count for side in sides])
-        # sums over parcels of 1, x and x x', with x measured from the mean of the cell
+
+    @cached_property
+    def sums(self) -> Array:
+        """Sums over parcels of 1, x and x x', with x measured from the mean of the cell."""
+        stats = self._stats
+        if self._rows is not None:
+            stats.update(*self._rows)
         mean = stats.mean - self.middle[self.parcels.cell]
         square = stats.count[:, None, None] * mean[:, :, None] * mean[:, None, :] + stats.scatter
         ones = stats.count[:, None]
-        self.sums = np.hstack([ones, ones * mean, square.reshape(len(mean), -1)])
+        return np.hstack([ones, ones * mean, square.reshape(len(mean), -1)])
 
     def draw(self, amount: float) -> GaussianPair:
         """Return the pair for rows with random weights; see `Parcels.weights`."""
