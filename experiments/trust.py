@@ -106,7 +106,7 @@ def measure(kind, n_simulations):
 
 def main(n_simulations):
     jobs = (delayed(measure)(kind, n_simulations) for kind in ("continuous", "categorical"))
-    rows = [row for part in Parallel(n_jobs=2)(jobs) for row in part]
+    rows = [row for part in Parallel(n_jobs=-1)(jobs) for row in part]
     print(pd.DataFrame(rows).to_string(index=False))
     names = list(rows[0])
     write("trust.csv", [names, *([row[name] for name in names] for row in rows)])
