@@ -29,7 +29,6 @@ the standard error of its mean (sd / sqrt(n)); a dash means that nothing was pub
 - **ConDo KL**, **ConDo MMD**: the paper's methods as its text has them. **as published**: with
   the slips of the published numbers, which it repeats.
 - **exact KL**: the minimum of the paper's objective in closed form or by Newton's method.
-  **converged MMD**: the paper's objective for all rows, minimised.
 - **condokit**: the default settings with the map that the experiment asks for. **condokit auto**:
   `ConDoAdapter(map="auto")`.
 

@@ -72,7 +72,7 @@ def coverage(kind, n, n_simulations):
         names = list(adapter.feature_names_in_)
         for how in ("analytic", "bootstrap"):
             if how == "bootstrap":
-                bootstrap(adapter, frame, **roles, n_resamples=60 if kind != "categorical" else 200)
+                bootstrap(adapter, frame, **roles, n_resamples=60)
             value, error = adapter.transform(new, return_std=True)
             se = adapter.map_se_
             for what, miss, width in (
@@ -113,4 +113,4 @@ def main(n_simulations):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 120)
