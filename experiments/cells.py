@@ -38,7 +38,9 @@ TWICE = 4  # simulations that are run twice, for the noise of draws
 LONG = {"epochs": 100, "learning_rate": 0.01}
 KL, MMD, OT, CONDO_MMD = "ConDo Gaussian KLD", "MMD", "Gaussian OT", "ConDo MMD"
 METHODS = (OT, MMD, KL, CONDO_MMD)
-OPEN = "not explained"
+# tried: sets in another order or drawn anew, the state before the best epoch or after the last,
+# another patience, number of epochs or decay, a gradient of the width; none fits all cells better
+OPEN = "not explained; other readings of the text fit some cells better and others worse"
 FORESTS = "not explained; forests and matching are another implementation"
 REASONS = {
     ("ansur", KL): "stopped after ten steps, of another implementation: a step more changes more",

@@ -43,10 +43,12 @@ PRESENTATION = (
     *("experiments/figures.py", "experiments/results.py"),
 )
 PACKAGES = ("numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn", "neuroHarmonize")
-PAPER = (
-    *("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d"),
-    *("ansur", "photos", "california", "snareseq", "bladderbatch"),
-)
+# names of the paper's experiments, and minutes of processor time that they are expected to take
+PAPER = {
+    **{"continuous1d": 6, "irrelevant": 4, "split": 4, "partial": 5, "categorical1d": 0.5},
+    **{"categorical2d": 0.5, "ansur": 6, "photos": 4, "california": 12, "snareseq": 2},
+    "bladderbatch": 2.5,
+}
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,30 @@ RESULTS_OF = {
             (f"experiments/results/{name}.csv", "experiments/results/RESULTS.md"),
             name,
             f"{name} --quick",
+            minutes=minutes,
         )
-        for name in PAPER
+        for name, minutes in PAPER.items()
     },
     **{
-        name: Result(f"experiments/{name}.py", tuple(f"experiments/results/{f}" for f in files))
-        for name, files in {
-            "shrinkage": ("shrinkage.csv",),
-            "confounders": ("confounders.csv", "coverage.csv"),
-            "matrices": ("matrices.csv",),
-            "trust": ("trust.csv",),
-            "standards": ("STANDARDS.md",),
-            "errors": ("errors.csv",),
-            "curves": ("CURVES.md",),
-            "hidden": ("HIDDEN.md",),
-            "cells": ("published.csv",),
-            "paper_cost": ("paper_cost.csv",),
-        }.items()
+        name: Result(
+            f"experiments/{name}.py",
+            tuple(f"experiments/results/{file}" for file in files.split()),
+            minutes=minutes,
+        )
+        for name, files, minutes in (
+            ("shrinkage", "shrinkage.csv", 1.2),
+            ("confounders", "confounders.csv coverage.csv", 4),
+            ("matrices", "matrices.csv", 1.6),
+            ("penalties", "penalties.csv", 2),
+            ("trust", "trust.csv", 4),
+            ("standards", "STANDARDS.md", 2.5),
+            ("errors", "errors.csv", 2),
+            ("curves", "CURVES.md", 4.5),
+            ("hidden", "HIDDEN.md", 2.5),
+            ("cells", "published.csv", 9),
+            ("paper_cost", "paper_cost.csv", 3.5),
+            ("feature_verdicts", "features.csv", 1.5),
+        )
     },
     "instruments": Result(
         "experiments/instruments.py", ("experiments/results/INSTRUMENTS.txt",), prints=True
@@ -107,22 +116,43 @@ RESULTS_OF = {
     "verdicts": Result(
         "experiments/verdicts.py",
         ("experiments/results/VERDICTS.md",),
-        "--n 400 --seed 20000",
+        "--n 160 --seed 20000",
         "simulations --n 4",
         prints=True,
+        minutes=6,
     ),
     "batches": Result(
-        "-m batches.compare", ("experiments/results/BATCHES.md",), "", "--quick --only balanced"
+        "-m batches.compare",
+        ("experiments/results/BATCHES.md",),
+        "",
+        "--quick --only balanced",
+        minutes=6,
     ),
-    "batches-trust": Result("-m batches.trust", ("experiments/results/BATCHES_TRUST.md",)),
+    "batches-trust": Result(
+        "-m batches.trust", ("experiments/results/BATCHES_TRUST.md",), minutes=3
+    ),
     "bench": Result(
-        "benchmarks/page.py", ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl")
+        "benchmarks/page.py",
+        ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl"),
+        "--ours --seconds 40",
+        minutes=12,
+        alone=True,
     ),
     **{
         f"bench-{name}": Result(
-            f"benchmarks/{name}.py", (f"benchmarks/results/{name}.txt",), prints=True
+            f"benchmarks/{name}.py",
+            (f"benchmarks/results/{name}.txt",),
+            prints=True,
+            minutes=minutes,
+            alone=True,
         )
-        for name in ("matrices", "samples", "trust", "batches", "start")
+        for name, minutes in (
+            ("matrices", 1.8),
+            ("samples", 1.6),
+            ("trust", 0.7),
+            ("batches", 3),
+            ("start", 0.3),
+        )
     },
 }
 
@@ -134,10 +164,11 @@ def digest(modules: list[str]) -> str:
 
 
 def code_of(path: Path) -> str:
-    """Return the statements of a file; nothing if it is gone."""
+    """Return the statements of a file, but for its version; nothing if it is gone."""
     if not path.exists():
         return ""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("__version__ =")]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node, clean=False
@@ -276,7 +307,7 @@ def keep(name: str, done: tuple[float, list[str]]) -> None:
     if name in PAPER:
         import results
 
-        results.write(PAPER)
+        results.write(tuple(PAPER))
 
 
 @click.command()

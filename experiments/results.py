@@ -145,7 +145,7 @@ def _section(name, experiment, table, compared, folder):
         reasons = getattr(experiment, "REASONS", {})
         for row in lost.itertuples():
             cell = f"{row.scenario}, {row.metric}"
-            reason = next((why for part, why in reasons.items() if part in cell), "")
+            reason = next((why for part, why in reasons.items() if part in cell), "Not explained.")
             parts.append(
                 f"- {cell}: {_number(row.auto)} against {_number(row.published)} of {row.best} "
                 + ("(one run). " if row.verdict.startswith("one") else f"(± {_number(row.se)}). ")

@@ -64,6 +64,7 @@ def test_a_result_is_older_when_code_that_it_depends_on_changes(place):
         assert run("--check").split()[:2] == ["one", "present"]
         (place / "src/condokit/cli/show.py").write_text("changed = True\n")  # not imported
         (place / "src/condokit/law.py").write_text('"""Plain words."""\nANSWER = 42  # why\n')
+        (place / "src/condokit/__init__.py").write_text("__version__ = '1.0.0'\n")
         assert run("--check").split()[:2] == ["one", "present"]
         for path in ("src/condokit/law.py", "experiments/helper.py"):
             (place / path).write_text("SEEDS = 4\n")
