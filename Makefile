@@ -80,8 +80,8 @@ $(VENV)/experiments: $(VENV)/dev
 	$(INSTALL) -e ".[dev,experiments]"
 	@touch $@
 
-evidence: $(VENV)/experiments ## Measure again what pages quote and is older than the code (NAME=ansur, QUICK=1, CHECK=1)
-	$(BIN)/python experiments/evidence.py $(NAME) $(if $(QUICK),--quick) $(if $(CHECK),--check)
+evidence: $(VENV)/experiments ## Measure again what pages quote and is older than the code (NAME=ansur, JOBS=2, QUICK=1, CHECK=1)
+	$(BIN)/python experiments/evidence.py $(NAME) $(if $(JOBS),--jobs $(JOBS)) $(if $(QUICK),--quick) $(if $(CHECK),--check)
 
 tabpfn: $(VENV)/experiments ## The same with the paper's classifier: TABPFN=its python, see CONTRIBUTING
 	@test -n "$(TABPFN)" || { echo "Set TABPFN to a python that has TabPFN v1; CONTRIBUTING.md says how."; exit 1; }

@@ -122,6 +122,16 @@ def check_versions() -> None:
     expect(newest[0] == version(), f"The newest section of CHANGELOG.md is {newest[0]}.")
     expect(cited == version(), f"CITATION.cff has the version {cited}.")
     expect(newest[1] == released, f"The days differ: {newest[1]} and {released}.")
+    expect(stage(version()) in PROJECT["classifiers"], f"pyproject.toml: {stage(version())}.")
+    frozen = ROOT / "tests" / "frozen" / version()
+    # 1.0.0rc1 was before files were frozen; its files are in tests/maps and tests/statistics
+    expect(version() == "1.0.0rc1" or frozen.is_dir(), "tests/frozen.py was not run.")
+
+
+def stage(version: str) -> str:
+    """Return the classifier of a version: candidates and 0.x are not stable."""
+    is_stable = re.fullmatch(r"[1-9]\d*(\.\d+)*", version)
+    return "Development Status :: " + ("5 - Production/Stable" if is_stable else "4 - Beta")
 
 
 def check_all_released() -> None:

@@ -1,10 +1,12 @@
 """Time, memory and error of condokit beside its peers, over rows, features and confounders.
 
-    python benchmarks/page.py [--quick] [--keep] [--only KIND] [--method NAME] [--seconds 600]
+    python benchmarks/page.py [--quick] [--keep] [--ours] [--only KIND] [--method NAME]
+        [--seconds 600]
 
 Every cell is measured in a fresh process with one thread, all methods on the same file of data.
 Results go to results/page.jsonl, from which BENCHMARKS.md and its figures are written (render.py).
-`--only` and `--method` measure a part anew, `--keep` what is not in that file yet. `--quick`
+`--only` and `--method` measure a part anew, `--ours` condokit and StandardScaler, `--keep` what is
+not in that file yet; other cells stay, with their day. `--quick`
 measures condokit and StandardScaler on few cells, and warns where their ratio is more than twice
 the one in that file.
 """
@@ -250,6 +252,7 @@ def main():
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--only", choices=KINDS, action="append")
     parser.add_argument("--method", choices=METHODS, action="append")
+    parser.add_argument("--ours", action="store_true")
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args()
     kinds = options.only or KINDS
@@ -258,14 +261,15 @@ def main():
         records = run(kinds, [*OURS, FLOOR], True, options.seconds)
         compare(records, stored[1:])
         return
-    methods = options.method or list(METHODS)
+    methods = options.method or ([*OURS, FLOOR] if options.ours else list(METHODS))
     about, *known = stored or [{}]
     if not options.keep:
         known = [r for r in known if r["kind"] not in kinds or r["method"] not in methods]
     today = machine() | {"seconds": options.seconds, "requirements": REQUIREMENTS}
     if known and about["date"] != today["date"]:  # cells of another day stay
         today["date"] = f"{about['date']} and {today['date']}"
-    part = f"{', '.join(options.only or ['all kinds'])}: {', '.join(options.method or ['all'])}"
+    named = "all" if len(methods) == len(METHODS) else ", ".join(methods)
+    part = f"{', '.join(options.only or ['all kinds'])}: {named}"
     today["runs"] = [
         *(about["runs"] if known else []),
         part + (", missing" if options.keep else ""),

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from compare import by_method, of_the_paper
 from figures import SHOWN, bars, legend, lines, means, save, subplots
-from methods import COLORS, SLOW, fit_all, methods, parameter_errors, rmse
+from methods import COLORS, fit_all, fits_of, methods, parameter_errors, rmse
 
 from condokit.datasets import make_categorical1d
 
@@ -29,8 +29,7 @@ def draw(scenario, seed):
 def run(scenario, seed, quick=False):
     problem = draw(scenario, seed)
     fits = methods(epochs=100, learning_rate=0.01, seed=seed)
-    leave_out = SLOW if quick or seed >= 100 else ()
-    for name, fitted, seconds in fit_all(problem, fits, leave_out):
+    for name, fitted, seconds in fit_all(problem, fits_of(fits, seed, quick)):
         start = time.process_time()
         adapted = fitted(problem.X_query)
         yield {

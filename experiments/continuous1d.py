@@ -3,7 +3,7 @@
 import numpy as np
 from compare import of_the_paper
 from figures import SHOWN, bars, legend, means, save, subplots
-from methods import COLORS, SLOW, fit_all, methods, parameter_errors, rmse
+from methods import COLORS, fit_all, fits_of, methods, parameter_errors, rmse
 
 from condokit.datasets import EFFECTS, make_continuous1d
 
@@ -73,8 +73,7 @@ def measure(problem, seed, quick, leave_out=()):
     """Fit all methods; yield their errors on the query and on heldout rows, and their maps."""
     yield {"method": "oracle", **errors(problem, problem.A.item(), problem.b.item())}
     fits = methods(epochs=100, learning_rate=0.01, continuous=True, seed=seed)
-    slow = SLOW if quick or seed >= 100 else ()
-    for name, fitted, seconds in fit_all(problem, fits, (*slow, *leave_out)):
+    for name, fitted, seconds in fit_all(problem, fits_of(fits, seed, quick), leave_out):
         yield {
             "method": name,
             **errors(problem, fitted.A.item(), fitted.b.item()),

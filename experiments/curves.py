@@ -1,6 +1,6 @@
 """Increasing curves on simulated sensors: errors of lines, curves and "auto", and coverage.
 
-    OMP_NUM_THREADS=1 python experiments/curves.py [--n 20] [--seed 90000]
+    OMP_NUM_THREADS=1 python experiments/curves.py [--n 5] [--seed 90000]
 
 Writes results/CURVES.md. A reference value y depends on a group, a continuous confounder or both,
 whose shares differ between the domains; the query is seen through a sensor. Errors are root mean
@@ -81,7 +81,7 @@ def cell(sensor, given, law, n, seeds):
 def main():
     """Measure all cells and write the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--n", type=int, default=20)
+    parser.add_argument("--n", type=int, default=5)
     parser.add_argument("--seed", type=int, default=90_000)
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.n)

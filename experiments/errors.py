@@ -103,10 +103,10 @@ def measure(setting, n_simulations):
 
 def main(n_simulations):
     jobs = (delayed(measure)(setting, n_simulations) for setting in SETTINGS)
-    rows = Parallel(n_jobs=2)(jobs)
+    rows = Parallel(n_jobs=-1)(jobs)
     print(pd.DataFrame(rows).to_string(index=False))
     write("errors.csv", [list(rows[0]), *(list(row.values()) for row in rows)])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)

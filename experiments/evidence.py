@@ -1,12 +1,14 @@
 """All results that pages quote, by one command: which are older than the code, and rerun them.
 
-    python experiments/evidence.py [NAME ...] [--quick] [--check]
+    python experiments/evidence.py [NAME ...] [--jobs N] [--quick] [--check]
 
-Without names all results are made again that are older than the code. What was measured with which
-commit, versions, command and seconds is kept in `results/evidence.json`, and `results/README.md`
-shows it. A result is older when code of the package or of a script that it imported has changed
-since; comments and docstrings do not count. `--check` only lists; `--quick` tries every script in
-its shortest form and writes nothing here.
+Without names all results are made again that are older than the code, N at the same time (all
+cores by default), the longest first; benchmarks come last, each alone. What scripts say is in
+`.runs/NAME.log`. What was measured with which commit, versions, command and processor time is kept
+in `results/evidence.json`, and `results/README.md` shows it. A result is older when code of the
+package or of a script that it imported has changed since; comments and docstrings do not count.
+Stopped, it goes on where it was. `--check` only lists; `--quick` tries every script in its shortest
+form and writes nothing here.
 """
 
 import ast
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -31,14 +35,20 @@ import quotes
 HERE = Path(__file__).parent
 ROOT, RESULTS = HERE.parent, HERE / "results"
 RECORD = RESULTS / "evidence.json"
+IMPORTS = HERE / "imports"  # lists what a script imports
 PACKAGE = ROOT / "src" / "condokit"
 # files that show numbers and change none
-PRESENTATION = ("experiments/imports", "experiments/figures.py", "experiments/results.py")
-PACKAGES = ("numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn", "neuroHarmonize")
-PAPER = (
-    *("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d"),
-    *("ansur", "photos", "california", "snareseq", "bladderbatch"),
+PRESENTATION = (
+    *("experiments/imports", "experiments/evidence.py", "experiments/quotes.py"),
+    *("experiments/figures.py", "experiments/results.py"),
 )
+PACKAGES = ("numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn", "neuroHarmonize")
+# names of the paper's experiments, and minutes of processor time that they are expected to take
+PAPER = {
+    **{"continuous1d": 6, "irrelevant": 4, "split": 4, "partial": 5, "categorical1d": 0.5},
+    **{"categorical2d": 0.5, "ansur": 6, "photos": 4, "california": 12, "snareseq": 2},
+    "bladderbatch": 2.5,
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Result:
     options: str = ""
     quick: str | None = None  # options of a short trial that writes nothing; None if there is none
     prints: bool = False  # whether its page is what it prints
+    minutes: float = 1.0  # of processor time, expected as long as it was not measured
+    alone: bool = False  # whether it measures time, and nothing else may run beside it
 
     def command(self, quick: bool = False) -> list[str]:
         """Return what is run from the root of the repository."""
@@ -73,23 +85,30 @@ RESULTS_OF = {
             (f"experiments/results/{name}.csv", "experiments/results/RESULTS.md"),
             name,
             f"{name} --quick",
+            minutes=minutes,
         )
-        for name in PAPER
+        for name, minutes in PAPER.items()
     },
     **{
-        name: Result(f"experiments/{name}.py", tuple(f"experiments/results/{f}" for f in files))
-        for name, files in {
-            "shrinkage": ("shrinkage.csv",),
-            "confounders": ("confounders.csv", "coverage.csv"),
-            "matrices": ("matrices.csv",),
-            "trust": ("trust.csv",),
-            "standards": ("STANDARDS.md",),
-            "errors": ("errors.csv",),
-            "curves": ("CURVES.md",),
-            "hidden": ("HIDDEN.md",),
-            "cells": ("published.csv",),
-            "paper_cost": ("paper_cost.csv",),
-        }.items()
+        name: Result(
+            f"experiments/{name}.py",
+            tuple(f"experiments/results/{file}" for file in files.split()),
+            minutes=minutes,
+        )
+        for name, files, minutes in (
+            ("shrinkage", "shrinkage.csv", 1.2),
+            ("confounders", "confounders.csv coverage.csv", 4),
+            ("matrices", "matrices.csv", 1.6),
+            ("penalties", "penalties.csv", 2),
+            ("trust", "trust.csv", 4),
+            ("standards", "STANDARDS.md", 2.5),
+            ("errors", "errors.csv", 2),
+            ("curves", "CURVES.md", 4.5),
+            ("hidden", "HIDDEN.md", 2.5),
+            ("cells", "published.csv", 9),
+            ("paper_cost", "paper_cost.csv", 3.5),
+            ("feature_verdicts", "features.csv", 1.5),
+        )
     },
     "instruments": Result(
         "experiments/instruments.py", ("experiments/results/INSTRUMENTS.txt",), prints=True
@@ -97,22 +116,43 @@ RESULTS_OF = {
     "verdicts": Result(
         "experiments/verdicts.py",
         ("experiments/results/VERDICTS.md",),
-        "--n 400 --seed 20000",
+        "--n 160 --seed 20000",
         "simulations --n 4",
         prints=True,
+        minutes=6,
     ),
     "batches": Result(
-        "-m batches.compare", ("experiments/results/BATCHES.md",), "", "--quick --only balanced"
+        "-m batches.compare",
+        ("experiments/results/BATCHES.md",),
+        "",
+        "--quick --only balanced",
+        minutes=6,
     ),
-    "batches-trust": Result("-m batches.trust", ("experiments/results/BATCHES_TRUST.md",)),
+    "batches-trust": Result(
+        "-m batches.trust", ("experiments/results/BATCHES_TRUST.md",), minutes=3
+    ),
     "bench": Result(
-        "benchmarks/page.py", ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl")
+        "benchmarks/page.py",
+        ("benchmarks/BENCHMARKS.md", "benchmarks/results/page.jsonl"),
+        "--ours --seconds 40",
+        minutes=12,
+        alone=True,
     ),
     **{
         f"bench-{name}": Result(
-            f"benchmarks/{name}.py", (f"benchmarks/results/{name}.txt",), prints=True
+            f"benchmarks/{name}.py",
+            (f"benchmarks/results/{name}.txt",),
+            prints=True,
+            minutes=minutes,
+            alone=True,
         )
-        for name in ("matrices", "samples", "trust", "batches", "start")
+        for name, minutes in (
+            ("matrices", 1.8),
+            ("samples", 1.6),
+            ("trust", 0.7),
+            ("batches", 3),
+            ("start", 0.3),
+        )
     },
 }
 
@@ -124,16 +164,22 @@ def digest(modules: list[str]) -> str:
 
 
 def code_of(path: Path) -> str:
-    """Return the statements of a file; nothing if it is gone."""
+    """Return the statements of a file, but for its version; nothing if it is gone."""
     if not path.exists():
         return ""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("__version__ =")]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node, clean=False
         ):
             node.body = node.body[1:]
     return ast.dump(tree)
+
+
+def expected(name: str, record: dict[str, dict[str, Any]]) -> float:
+    """Return the processor time that a result will take, in seconds."""
+    return record.get(name, {}).get("seconds", 60 * RESULTS_OF[name].minutes)
 
 
 def facts(result: Result, seconds: float, modules: list[str]) -> dict[str, Any]:
@@ -186,7 +232,7 @@ def write_page(record: dict[str, dict[str, Any]]) -> None:
         "# Results, and what they were measured with\n",
         "Written by `make evidence`. A result is *older* if code that it depends on has changed "
         "since it was measured; `make evidence` measures such results again.\n",
-        "| result | files | command | commit | date | minutes | |",
+        "| result | files | command | commit | date | minutes of processor time | |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, result in RESULTS_OF.items():
@@ -200,66 +246,109 @@ def write_page(record: dict[str, dict[str, Any]]) -> None:
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def measure(name: str, quick: bool) -> tuple[float, list[str]] | None:
-    """Run one script; return its seconds and the files that it imported, None if it failed."""
+def measure(name: str, quick: bool, cores: int) -> tuple[float, list[str]] | None:
+    """Run one script on so many cores.
+
+    Return its processor time in seconds and the files that it imported, or None if it failed.
+    """
     result = RESULTS_OF[name]
-    with tempfile.TemporaryDirectory() as folder:
-        list_of_files = Path(folder) / "imported.txt"
+    log = HERE / ".runs" / f"{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as said:
+        list_of_files, printed = Path(folder) / "imported.txt", Path(folder) / "printed.txt"
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{Path(__file__).parent / 'imports'}{os.pathsep}{HERE}",
+            "LOKY_MAX_CPU_COUNT": str(cores),
+            "PYTHONPATH": os.pathsep.join(map(str, (IMPORTS, HERE, PACKAGE.parent))),
             "LIST_OF_IMPORTS": str(list_of_files),
         }
-        out = subprocess.PIPE if result.prints or quick else None
-        start = time.time()
-        done = subprocess.run(result.command(quick), cwd=ROOT, env=env, stdout=out, text=True)
-        seconds = time.time() - start
-        if done.returncode:
+        with printed.open("w", encoding="utf-8") as out:
+            to = out if result.prints and not quick else said
+            child = subprocess.Popen(
+                result.command(quick), cwd=ROOT, env=env, stdout=to, stderr=said
+            )
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
             return None
         files = map(Path, list_of_files.read_text(encoding="utf-8").splitlines())
         mine = {p.relative_to(ROOT).as_posix() for p in files if p.is_relative_to(ROOT)}
-    if result.prints and not quick:
-        (ROOT / result.files[0]).write_text(done.stdout, encoding="utf-8")
+        if result.prints and not quick:
+            (ROOT / result.files[0]).write_text(printed.read_text("utf-8"), encoding="utf-8")
+    seconds = used.ru_utime + used.ru_stime
     return seconds, sorted(p for p in mine if not p.startswith((".venv", *PRESENTATION)))
+
+
+def measure_all(
+    names: list[str], quick: bool, jobs: int
+) -> Iterator[tuple[str, tuple[float, list[str]] | None]]:
+    """Yield the name of each result when it is done, and what `measure` gives."""
+    pool = ThreadPoolExecutor(jobs)
+    together = [name for name in names if quick or not RESULTS_OF[name].alone]
+    cores = max((os.cpu_count() or 1) // max(min(jobs, len(together)), 1), 1)
+    try:
+        running = {pool.submit(measure, name, quick, cores): name for name in together}
+        for done in as_completed(running):
+            yield running[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    for name in names:
+        if name not in together:
+            yield name, measure(name, quick, 1)
+
+
+def keep(name: str, done: tuple[float, list[str]]) -> None:
+    """Write down what a result was measured with: one by one, so that a stopped run can go on."""
+    record = read_record()
+    record[name] = facts(RESULTS_OF[name], *done)
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_page(record)
+    if name in PAPER:
+        import results
+
+        results.write(tuple(PAPER))
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(RESULTS_OF)))
+@click.option("--jobs", default=os.cpu_count() or 1, help="Results measured at the same time.")
 @click.option("--quick", is_flag=True, help="Try the scripts in short; nothing is kept.")
 @click.option("--check", is_flag=True, help="Only say which results are older than the code.")
-def main(names: tuple[str, ...], quick: bool, check: bool) -> None:
+def main(names: tuple[str, ...], jobs: int, quick: bool, check: bool) -> None:
     """Measure NAMES again, or all results that are older than the code."""
-    record = read_record()
+    record, failed = read_record(), []
     if check:
         for name in names or RESULTS_OF:
-            click.echo(f"{name:14} {state(name, record)}")
+            minutes = expected(name, record) / 60
+            click.echo(f"{name:14} {state(name, record):12} {minutes:5.1f} minutes")
         return
-    todo = names or [name for name in RESULTS_OF if quick or state(name, record) != "present"]
+    todo = list(names) or [n for n in RESULTS_OF if quick or state(n, record) != "present"]
     if quick:
         todo = [name for name in todo if RESULTS_OF[name].quick is not None]
-    seconds = [record.get(name, {}).get("seconds", 0) for name in todo]
-    if any(seconds) and not quick:
-        click.echo(f"About {sum(seconds) / 60:.0f} minutes, as measured before.", err=True)
-    failed = []
-    for k, name in enumerate(todo, 1):
-        click.echo(f"[{k} of {len(todo)}] {name}", err=True)
-        done = measure(name, quick)
+    todo.sort(key=lambda name: -expected(name, record))
+    left = dict.fromkeys(todo)
+    start = time.time()
+
+    def tell(what: str) -> None:
+        seconds = sum(expected(n, record) / (1 if RESULTS_OF[n].alone else jobs) for n in left)
+        more = f"; about {seconds / 60:.0f} minutes more" if left and not quick else ""
+        passed = (time.time() - start) / 60
+        click.echo(f"{passed:5.1f} min  {what}, {len(left)} of {len(todo)} left{more}", err=True)
+
+    tell(f"{jobs} at a time")
+    for name, done in measure_all(todo, quick, jobs):
+        del left[name]
         if done is None:
             failed.append(name)
-        elif not quick:  # kept one by one, so that an interrupted run goes on where it stopped
-            record = read_record()  # of others that run at the same time
-            record[name] = facts(RESULTS_OF[name], *done)
-            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            write_page(record)
-            if name in PAPER:
-                import results
-
-                results.write(PAPER)
+        elif not quick:
+            keep(name, done)
+        tell(f"{name} " + ("FAILED" if done is None else f"done in {done[0] / 60:.1f}"))
     if not quick:
         quotes.main(check=False)
     if failed:
-        raise click.ClickException(f"Failed: {', '.join(failed)}.")
+        logs = ", ".join(f"experiments/.runs/{name}.log" for name in failed)
+        raise click.ClickException(f"Failed: {logs}.")
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def table(heads, settings, compare, n):
     return lines
 
 
-def main(n=40):
+def main(n=24):
     heads = ["setting", "no confounder", "as measured", "calibrated", "share + .1", "share - .1"]
     noisy_lines = table([*heads, "true", "coverage"], NOISY, compare_noisy, n)
     heads = ["setting", "as is", "shift", "shift given the known", "map given the known"]

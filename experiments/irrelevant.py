@@ -12,6 +12,7 @@ COLUMNS = (1, 2, 4, 8, 16, 32)
 SCENARIOS = [f"{p} / {effect}" for p in COLUMNS for effect in EFFECTS]
 QUICK = SCENARIOS[3:6]
 FRESH = True
+SEEDS = range(4)
 BEST = dict.fromkeys(METRICS, "low")
 
 

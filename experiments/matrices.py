@@ -20,11 +20,16 @@ METHODS = {
     "affine pc-match": {"map": "affine", "divergence": "pc-match"},
     "location-scale": {"map": "location-scale"},
 }
+BETWEEN_SAMPLES = {
+    f"affine {name}": {"map": "affine", "divergence": name} for name in ("mmd", "energy")
+}
 
 
 def problems():
     for size in ((5, 4, 500), (12, 6, 500), (3, 2, 500), (12, 6, 60)):
         yield f"rotations {size}", lambda seed, size=size: rotations(*size, seed)
+    skewed = partial(rotations, 3, 2, 200, skewed=True)
+    yield "skewed rotations (3, 2, 200)", skewed
     for scenario in SCENARIOS:
         yield f"categorical2d {scenario}", lambda seed, s=scenario: categorical2d(seed)[s]
     if data_folder() is not None:
@@ -42,7 +47,8 @@ def main():
             "constant": [rmse(p.X_reference.mean(axis=0), p.truth) for p in pairs],
         }
         chosen = {}
-        for method, parameters in METHODS.items():
+        more = BETWEEN_SAMPLES if name.startswith("skewed") else {}
+        for method, parameters in (METHODS | more).items():
             if name.startswith("ansur") and method in ("affine likelihood", "affine reverse-kl"):
                 continue  # not identified, and slow
             errors[method], chosen[method] = [], Counter()

@@ -14,6 +14,7 @@ TITLE = "Partially observed confounders"
 TOTALS = (2, 4, 8, 16, 32)
 OBSERVED = {P: [k for k in (1, 2, 4, 8, 16, 32) if k <= P] for P in TOTALS}
 SCENARIOS = [f"{P} / {k} / {effect}" for P in TOTALS for k in OBSERVED[P] for effect in EFFECTS]
+SEEDS = range(3)  # nothing was published that simulations could be compared with
 QUICK = SCENARIOS[:3]
 METRICS = {"heldout_rmse": "test_rmse", "train_rmse": "train_rmse"}
 BEST = dict.fromkeys(METRICS, "low")

@@ -1,8 +1,8 @@
 """Penalties and constraints that the paper names as future work, on its own affine KL divergence.
 
 The reverse KL divergence of the paper plus `strength` times sum |A - I|^p of all entries, or with
-no negative entry of A, from the identity; the strength is the best one in hindsight. Run as
-``python experiments/penalties.py``; it takes about two minutes.
+no negative entry of A, from the identity. Writes results/penalties.csv with all strengths; the
+page shows the best one in hindsight.
 """
 
 import warnings
@@ -13,6 +13,7 @@ import numpy as np
 from methods import rmse
 from published import affine_objective
 from scipy.optimize import minimize
+from tables import write
 
 from condokit import AffineMap, ConDoAdapter
 from condokit.paper import ConDo
@@ -41,9 +42,12 @@ def penalised(p, strength=0.0, power=2.0, bounded=False):
 
 
 def main():
-    """Print errors of all settings."""
+    """Write errors of all settings."""
+    table = [("problem", "method", "rmse")]
+    problems = ("two features, no confounding", "two features, confounded")
+    problems = dict(zip(categorical2d.SCENARIOS, (*problems, "two features, random matrix")))
     affine = next(name for name in ansur.SCENARIOS if name.startswith("affine"))
-    for name, seeds in [*((name, 10) for name in categorical2d.SCENARIOS[:3]), ("ANSUR II", 3)]:
+    for name, seeds in [*((name, 10) for name in problems), ("ANSUR II", 3)]:
         found = {}
         for seed in range(seeds):
             if name == "ANSUR II":
@@ -59,7 +63,9 @@ def main():
             fits["condokit auto"] = ConDoAdapter("auto").fit_pair(*data).map_
             for method, fitted in fits.items():
                 found.setdefault(method, []).append(rmse(fitted(p.X_query), p.truth))
-        print(name, {method: round(float(np.mean(errors)), 3) for method, errors in found.items()})
+        title = problems.get(name, "ANSUR II, affine")
+        table += [(title, method, f"{np.mean(errors):.4f}") for method, errors in found.items()]
+    write("penalties.csv", table)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ RESULTS = ROOT / "experiments" / "results"
 QUOTE = re.compile(r"<!-- quote (.+?) -->(.*?)<!-- end quote -->", re.DOTALL)
 PUBLISHED = "published.csv"
 EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
+PUBLISHED_EFFECTS = ("Homoscedastic Linear", "Heteroscedastic Linear", "Nonlinear")
+SHIFTS = "NoiseFree-TargetShift-FeatureShift"
 Row = dict[str, str]
 
 
@@ -155,6 +157,38 @@ def instrument(section: str, name: str, digits: int = 2) -> str:
     return shown(float(line[1].split("/")[1].split()[0]), digits)
 
 
+def device_pairs(prefix: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return errors of methods over nothing, all rows and few, by pair of instruments."""
+    part = text_of("INSTRUMENTS.txt").split("development pairs:")[1].split("geometric mean")[0]
+    head, found = ("default", "plain", "shift", "regression", "moments"), {}
+    for name, cells in re.findall(rf"^  ({prefix}.*?)  +(.*)$", part, re.MULTILINE):
+        numbers = (tuple(map(float, cell.split("/"))) for cell in cells.split())
+        found[name] = dict(zip(head, numbers))
+    return found
+
+
+def devices(prefix: str, method: str, rows: str = "all") -> str:
+    """Return what a method leaves of the error on some instruments, a geometric mean."""
+    known = (one[method][rows == "few"] for one in device_pairs(prefix).values())
+    return shown(geometric_mean(known), 3)
+
+
+def devices_harmed(prefix: str, what: str) -> str:
+    """Return on how many instruments every method harms with few rows, or the default's errors."""
+    known = [{m: errors[1] for m, errors in one.items()} for one in device_pairs(prefix).values()]
+    harmed = [one for one in known if min(one.values()) > 1]
+    if what == "count":
+        return f"{len(harmed)} of {len(known)}"
+    return span(one["default"] for one in harmed)
+
+
+def strata_bias(sizes: str, features: str = "") -> str:
+    """Return the largest bias of the default's scale with many strata, a true scale of 1.5."""
+    lines = rf"^  {re.escape(sizes)}, {features or '[0-9]+'} features +\S+ / (\S+) "
+    found = re.findall(lines, text_of("INSTRUMENTS.txt"), re.MULTILINE)
+    return shown(max(abs(float(x)) for x in found), 3)
+
+
 def interaction(name: str) -> str:
     """Return errors with 300 and 4000 rows and four confounders that interact."""
     part = text_of("INSTRUMENTS.txt").split("four confounders")[1]
@@ -202,6 +236,27 @@ def matrices_table() -> str:
         known = partial(value, rows_of("matrices.csv"), column, problem=problem)
         rows.append((name, *(shown(known(method=m), 3) for m in methods)))
     return table(["problem", "none", "location-scale", '`"affine"`', '`"auto"`'], rows)
+
+
+def skewed(method: str) -> str:
+    """Return the median error of a matrix of skewed features."""
+    rows = [row for row in rows_of("matrices.csv") if row["problem"].startswith("skewed")]
+    return shown(value(rows, "median_rmse", method=method))
+
+
+def penalties_table() -> str:
+    """Return errors of the paper's affine KL divergence with the best penalty of each kind."""
+    kinds = {"KL": "KL", "$p = 1$": "p=1", "$p = 2$": "p=2"}
+    kinds |= {"no negative entry": "no negative entry", '`map="auto"`': "condokit auto"}
+    rows = []
+    for problem in dict.fromkeys(row["problem"] for row in rows_of("penalties.csv")):
+        known = [row for row in rows_of("penalties.csv") if row["problem"] == problem]
+        least = (
+            min(float(r["rmse"]) for r in known if r["method"].split(",")[0] == kind)
+            for kind in kinds.values()
+        )
+        rows.append((problem, *(shown(x, 3) for x in least)))
+    return table(("", *kinds), rows)
 
 
 def verdict_number(name: str, what: str) -> float:
@@ -273,18 +328,24 @@ def scale_table() -> str:
     return table(["true scale", *scales], rows)
 
 
+def fits(file: str, column: str) -> str:
+    """Return how many fits or simulations there were in each setting."""
+    numbers = sorted(int(float(row[column])) for row in rows_of(file))
+    return " to ".join(dict.fromkeys((str(numbers[0]), str(numbers[-1]))))
+
+
+def coverage(effect: str, n: str, what: str) -> str:
+    """Return the share of intervals of a scale or offset that hold the truth."""
+    where = {"effect": effect, "subjects_per_domain": n, "rows_each": "1"}
+    return shown(value(rows_of("coverage.csv"), f"coverage_{what}", **where))
+
+
 def coverage_table() -> str:
     """Return which shares of intervals hold the truth, by rows a domain."""
     sheet, rows = rows_of("coverage.csv"), []
     for n in ("10", "20", "50", "100"):
-        known = [
-            [
-                value(sheet, f"coverage_{what}", effect=e, subjects_per_domain=n, rows_each="1")
-                for what in ("scale", "offset")
-            ]
-            for e in EFFECTS
-        ]
-        rows.append((n, *(", ".join(map(shown, both)) for both in known)))
+        both = (f"{coverage(e, n, 'scale')}, {coverage(e, n, 'offset')}" for e in EFFECTS)
+        rows.append((n, *both))
     several = [
         span(
             float(row[f"coverage_{what}"])
@@ -337,6 +398,33 @@ def curves_auto(limit: str = "") -> str:
     return f"{sum(one <= float(limit) for one in over)} of {len(over)}"
 
 
+def of_standards(sheet: int, methods: Sequence[str]) -> float:
+    """Return what the best of some methods leaves of the error: 5 standards alone, beside; 10."""
+    return min(float(tables_of("STANDARDS.md")[sheet][-1][method]) for method in methods)
+
+
+def standards(n: str, *methods: str) -> str:
+    """Return what the best of some methods leaves of the error with n standards alone."""
+    return shown(of_standards(0 if n == "5" else 2, methods), 3)
+
+
+def standards_lost(rivals: str) -> str:
+    """Return by how much rivals are better than us at most, and where.
+
+    Rivals are "simple", against the default, or "all", against `map="auto"`.
+    """
+    names = list(tables_of("STANDARDS.md")[0][0])[1:-2]
+    names, own = (names[:2], "location-scale") if rivals == "simple" else (names, "auto")
+    where = ("5 standards alone", "5 beside other rows", "10 alone", "10 beside other rows")
+    lost = [
+        (float(row[own]) / min(float(row[name]) for name in names), row["set"], place)
+        for sheet, place in zip(tables_of("STANDARDS.md"), where)
+        for row in sheet[:-1]
+    ]
+    most, name, place = max(lost)
+    return f"{100 * (most - 1):.0f}% ({name}, {place})"
+
+
 def standards_table() -> str:
     """Return what methods leave of the error of standards, by their number."""
     names = {
@@ -347,8 +435,7 @@ def standards_table() -> str:
         "condokit, default": ["location-scale"],
         'condokit, `map="auto"`': ["auto"],
     }
-    means = [sheet[-1] for sheet in tables_of("STANDARDS.md")[:4]]
-    columns = [[min(float(one[c]) for c in cs) for cs in names.values()] for one in means]
+    columns = [[of_standards(sheet, cs) for cs in names.values()] for sheet in range(4)]
     cells = zip(*(least_bold(column) for column in columns))
     head = ["method", "5 alone", "5 beside", "10 alone", "10 beside"]
     return table(head, [(name, *row) for name, row in zip(names, cells)])
@@ -408,6 +495,18 @@ def hidden(setting: str, column: str) -> str:
     return shown(value(rows, column, setting=setting))
 
 
+def simulations(file: str, word: str = "simulations") -> str:
+    """Return how many simulations a page of results names."""
+    return re.search(rf"(\d+) {word}", text_of(file))[1]
+
+
+def controls_table() -> str:
+    """Return errors with hidden confounders and negative controls."""
+    heads = ("setting", "as is", "map given the known", "controls", "controls, then map")
+    rows = ([row[head] for head in heads] for row in tables_of("HIDDEN.md")[1])
+    return table(heads, rows)
+
+
 def hidden_table() -> str:
     """Return errors with noisy confounders."""
     names = {
@@ -435,6 +534,19 @@ def rejected(*maps: str) -> str:
     rows = [r for r in rows_of("trust.csv") if r["what"] == "rejected" and r["map"] in maps]
     shares = sorted({round(100 * float(row["share"])) for row in rows})
     return f"{shares[0]} to {shares[-1]}%" if len(shares) > 1 else f"{shares[0]}%"
+
+
+def covered(kind: str) -> str:
+    """Return between which shares of intervals hold the truth in `trust.csv`."""
+    rows = [r for r in rows_of("trust.csv") if r["what"] == "covered" and r["kind"] == kind]
+    return span(float(row["share"]) for row in rows)
+
+
+def features(size: str, what: str) -> str:
+    """Return false discoveries or found shifts among features, for shifts of a size."""
+    rows = [r for r in rows_of("features.csv") if r["shift"] == size]
+    known = [float(r[what]) for r in rows if r[what] != "nan"]
+    return shown(max(known), 3) if what == "false_discoveries" else span(known)
 
 
 def printed(name: str, pattern: str) -> str:
@@ -471,6 +583,25 @@ def _bench_entry(cell: dict[str, Any] | None) -> str:
     return f"{shown_time} ({cell['error']:.3f})"
 
 
+def bench_scale() -> str:
+    """Return times and memory of the largest table on disk."""
+    text = (ROOT / "benchmarks" / "results" / "scale.jsonl").read_text(encoding="utf-8")
+    found = max((json.loads(line) for line in text.splitlines()), key=lambda r: r["n"])["found"]
+    steps = {
+        "means of all columns by polars": ("means",),
+        "copy of the files by polars": ("copy",),
+        "`condokit fit`, given a category": ("fit, categorical",),
+        "`condokit fit`, given a continuous confounder": ("fit, continuous",),
+        "`condokit apply`": ("apply, categorical", "apply, continuous"),
+    }
+    rows = []
+    for step, names in steps.items():
+        seconds = sorted(f"{found[name]['seconds']:.2g}" for name in names)
+        memory = max(found[name]["memory"] for name in names) / 1e9
+        rows.append((step, " to ".join(dict.fromkeys(seconds)), f"{memory:.2f} GB"))
+    return table(("step", "seconds", "peak of memory"), rows)
+
+
 def bench_matrices() -> str:
     """Return times of matrices and of MMD beside those of the method's first package."""
     folder, rows = ROOT / "benchmarks" / "results", []
@@ -497,6 +628,55 @@ def bench_peer(peer: str, what: str) -> str:
     if what == "cells":
         return f"{sum(ratio >= 1 for ratio in both)} of {len(both)}"
     return f"{median(both) if what == 'median' else min(both):.2g}"
+
+
+def repeated(name: str, scenario: str, method: str, metric: str = "rmse", digits: str = "3") -> str:
+    """Return the mean over the paper's simulations of a method in one of its experiments."""
+    return shown(of_experiment(name, scenario, method, metric), int(digits))
+
+
+def of_experiment(name: str, scenario: str, method: str, metric: str) -> float:
+    """Return a mean over the paper's simulations, without fresh seeds."""
+    rows = [r for r in rows_of(f"{name}.csv") if int(r["seed"]) < 100]
+    return mean(
+        float(r[metric]) for r in rows if (r["scenario"], r["method"]) == (scenario, method)
+    )
+
+
+def printed_in_the_paper(name: str, scenario: str, method: str, metric: str = "rmse") -> float:
+    """Return a published number."""
+    known = json.loads((ROOT / "experiments" / "published_numbers.json").read_text("utf-8"))
+    return float(known[name][scenario][method][metric])
+
+
+def both_shifts(method: str) -> str:
+    """Return published errors of the three effects of the paper's simulation."""
+    scenarios = (f"{SHIFTS} / {effect}" for effect in PUBLISHED_EFFECTS)
+    return " / ".join(
+        shown(printed_in_the_paper("continuous1d", one, method, "test_rmse")) for one in scenarios
+    )
+
+
+def published_here(name: str, cell: str, method: str, metric: str) -> str:
+    """Return what `published=True` gives in place of a published number."""
+    where = {"experiment": name, "cell": cell, "method": method, "metric": metric}
+    return shown(value(rows_of(PUBLISHED), "here", **where), 3)
+
+
+def against_the_paper(verdict: str) -> str:
+    """Return in how many cells we are better, equal or worse than the best published method."""
+    return str(sum(int(row[verdict]) for row in tables_of("RESULTS.md")[0]))
+
+
+def against_the_paper_table() -> str:
+    """Return the same by experiment."""
+    rows = tables_of("RESULTS.md")[0]
+    return table(list(rows[0]), [list(row.values()) for row in rows if row["cells"] != "0"])
+
+
+def cell(name: str, scenario: str, method: str, metric: str = "rmse", digits: str = "3") -> str:
+    """Return a published number as pages show it."""
+    return shown(printed_in_the_paper(name, scenario, method, metric), int(digits))
 
 
 def published(verdict: str = "") -> str:
@@ -541,9 +721,6 @@ def cost(method: str, of: str, what: str = "exponent") -> str:
 
 def paper_table() -> str:
     """Return errors of the paper's text, its published numbers and the default."""
-    known = json.loads((ROOT / "experiments" / "published_numbers.json").read_text("utf-8"))
-    effects = ("Homoscedastic Linear", "Heteroscedastic Linear", "Nonlinear")
-    shifts = "NoiseFree-TargetShift-FeatureShift"
     both = "location-scale, target shift + feature shift"
     # title, file, metric here, metric there, scenarios here and there
     parts = [
@@ -558,24 +735,23 @@ def paper_table() -> str:
             "continuous1d, both shifts",
             "heldout_rmse",
             "test_rmse",
-            [f"{shifts} / {e}" for e in EFFECTS],
+            [f"{SHIFTS} / {e}" for e in EFFECTS],
         ),
         ("ansur, scales and offsets, both shifts", "rmse", "rmse", [both]),
     ]
     lines = []
     for title, metric, there, scenarios in parts:
         name = title.split(",")[0]
-        rows = [r for r in rows_of(f"{name}.csv") if int(r["seed"]) < 10]
         cells = []
         for method in ("ConDo KL", None, "condokit"):
             numbers = []
             for k, scenario in enumerate(scenarios):
-                if method is None:
-                    cell = f"{shifts} / {effects[k]}" if name == "continuous1d" else scenario
-                    numbers.append(known[name][cell]["ConDo Gaussian KLD"][there])
+                if method is not None:
+                    numbers.append(of_experiment(name, scenario, method, metric))
                     continue
-                mine = [r for r in rows if (r["scenario"], r["method"]) == (scenario, method)]
-                numbers.append(mean(float(r[metric]) for r in mine))
+                if name == "continuous1d":
+                    scenario = f"{SHIFTS} / {PUBLISHED_EFFECTS[k]}"
+                numbers.append(printed_in_the_paper(name, scenario, "ConDo Gaussian KLD", there))
             cells.append(" / ".join(map(shown, numbers)))
         lines.append((title, *cells))
     return table(("", 'text, `ConDo("kl")`', "published numbers", "`ConDoAdapter()`"), lines)
@@ -599,10 +775,14 @@ QUOTES: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
         *(measured, pairs, pairs_table, instrument, interaction, shrinkage, shrinkage_table),
-        *(matrices_table, verdict, verdict_table, confounders, scale_table, coverage_table),
-        *(errors_held, curves_table, curves_auto, standards_table, batches_ratio, batches_table),
-        *(bladder, bladder_combat, batches_trust, plan, hidden, hidden_table, rejected),
-        *(printed, bench_table, bench_matrices, bench_peer),
+        *(devices, devices_harmed, strata_bias, matrices_table, skewed, penalties_table),
+        *(verdict, verdict_table, confounders, scale_table, fits, coverage, coverage_table),
+        *(errors_held, curves_table, curves_auto, standards, standards_lost, standards_table),
+        *(batches_ratio, batches_table, bladder, bladder_combat, batches_trust, plan, hidden),
+        *(simulations, controls_table, hidden_table, rejected, covered, features),
+        *(printed, bench_table, bench_scale, bench_matrices, bench_peer),
+        *(repeated, both_shifts, cell, published_here),
+        *(against_the_paper, against_the_paper_table),
         *(published, published_table, published_outside, cost, runtimes_table, paper_table),
     )
 }

@@ -29,7 +29,6 @@ the standard error of its mean (sd / sqrt(n)); a dash means that nothing was pub
 - **ConDo KL**, **ConDo MMD**: the paper's methods as its text has them. **as published**: with
   the slips of the published numbers, which it repeats.
 - **exact KL**: the minimum of the paper's objective in closed form or by Newton's method.
-  **converged MMD**: the paper's objective for all rows, minimised.
 - **condokit**: the default settings with the map that the experiment asks for. **condokit auto**:
   `ConDoAdapter(map="auto")`.
 
@@ -146,7 +145,7 @@ def _section(name, experiment, table, compared, folder):
         reasons = getattr(experiment, "REASONS", {})
         for row in lost.itertuples():
             cell = f"{row.scenario}, {row.metric}"
-            reason = next((why for part, why in reasons.items() if part in cell), "")
+            reason = next((why for part, why in reasons.items() if part in cell), "Not explained.")
             parts.append(
                 f"- {cell}: {_number(row.auto)} against {_number(row.published)} of {row.best} "
                 + ("(one run). " if row.verdict.startswith("one") else f"(± {_number(row.se)}). ")

@@ -1,7 +1,8 @@
-"""Repeat the paper's experiments: scenario x method x seed, then tables, figures, RESULTS.md.
+"""Repeat the paper's experiments: scenario x method x seed, then tables and figures.
 
-Every (scenario, seed) is a job; finished jobs are kept in `.runs/` until a file of the package or
-of the experiments changes, so that an interrupted run goes on where it stopped.
+Every (scenario, seed) is a job; finished jobs are kept in `.runs/` until the code of the package or
+of the experiments changes, so that an interrupted run goes on where it stopped. Several experiments
+may run at the same time. `make evidence` writes RESULTS.md from all tables.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from pathlib import Path
 import click
 import joblib
 import pandas as pd
-from evidence import PACKAGE, ROOT, digest
+from evidence import PACKAGE, PRESENTATION, ROOT, digest
 
 from condokit.io import write_files
 
@@ -91,8 +92,8 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
 
 def _runs(name, quick):
     """Return the folder of finished jobs, named after all code that they may depend on."""
-    files = (*PACKAGE.rglob("*.py"), *HERE.glob("*.py"))
-    code = digest([path.relative_to(ROOT).as_posix() for path in files])
+    files = (path.relative_to(ROOT) for path in (*PACKAGE.rglob("*.py"), *HERE.glob("*.py")))
+    code = digest([name for name in map(Path.as_posix, files) if name not in PRESENTATION])
     kind = "quick-" if quick else "tabpfn-" if with_tabpfn() else ""
     folder = HERE / ".runs" / f"{name}-{kind}{code}"
     for old in (HERE / ".runs").glob(f"{name}-*"):
@@ -129,7 +130,7 @@ def main(names, quick, n_jobs):
                 f"{len(table)} rows, {seconds:.0f} s of processor",
             )
         )
-    if not quick:
+    if with_tabpfn() and not quick:
         import results
 
         results.write((*SYNTHETIC, *REAL))

@@ -6,6 +6,7 @@ from irrelevant import BEST as BEST
 from irrelevant import FRESH as FRESH
 from irrelevant import QUICK as QUICK
 from irrelevant import SCENARIOS, draw_columns, panels
+from irrelevant import SEEDS as SEEDS
 
 from condokit.datasets import EFFECTS
 

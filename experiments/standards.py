@@ -1,6 +1,6 @@
 """A few standards, measured on both instruments: the fit beside what chemists do with them.
 
-    OMP_NUM_THREADS=1 python experiments/standards.py [--n 20] [--seed 90000] [--only corn]
+    OMP_NUM_THREADS=1 python experiments/standards.py [--n 12] [--seed 90000] [--only corn]
 
 Writes results/STANDARDS.md: errors on held-out units relative to doing nothing, for 5 and 10
 standards, alone or beside other rows of each domain that z confounds, and times on 80 x 700.
@@ -228,7 +228,7 @@ def times() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--n", type=int, default=20, help="seeds")
+    parser.add_argument("--n", type=int, default=12, help="seeds")
     parser.add_argument("--seed", type=int, default=90_000)
     parser.add_argument("--only", default="", help="sets whose names begin so; prints alone")
     options = parser.parse_args()

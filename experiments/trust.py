@@ -72,7 +72,7 @@ def coverage(kind, n, n_simulations):
         names = list(adapter.feature_names_in_)
         for how in ("analytic", "bootstrap"):
             if how == "bootstrap":
-                bootstrap(adapter, frame, **roles, n_resamples=60 if kind != "categorical" else 200)
+                bootstrap(adapter, frame, **roles, n_resamples=60)
             value, error = adapter.transform(new, return_std=True)
             se = adapter.map_se_
             for what, miss, width in (
@@ -106,11 +106,11 @@ def measure(kind, n_simulations):
 
 def main(n_simulations):
     jobs = (delayed(measure)(kind, n_simulations) for kind in ("continuous", "categorical"))
-    rows = [row for part in Parallel(n_jobs=2)(jobs) for row in part]
+    rows = [row for part in Parallel(n_jobs=-1)(jobs) for row in part]
     print(pd.DataFrame(rows).to_string(index=False))
     names = list(rows[0])
     write("trust.csv", [names, *([row[name] for name in names] for row in rows)])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 80)

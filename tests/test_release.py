@@ -33,7 +33,7 @@ def test_the_changelog_has_a_section_for_the_version():
     assert re.fullmatch(rf"{re.escape(condokit.__version__)} \(\d{{4}}-\d\d-\d\d\)", releases[0])
     assert releases[-1] == "0.1.0"
     changes = sections(sections(CHANGELOG, "##")[releases[0]], "###")
-    assert set(changes) >= {"Upgrading from 0.1.0", "Added", "Changed", "Fixed", "Removed"}
+    assert set(changes) >= {"Added", "Changed", "Fixed", "Removed"}
     assert max(len(line) for line in CHANGELOG.splitlines()) <= 120
 
 
@@ -48,6 +48,17 @@ def test_the_citation_names_this_version_and_the_paper():
     (paper,) = citation["references"]
     page = (ROOT / "src/condokit/report/templates/report.html.jinja").read_text()
     assert paper["title"] in page
+
+
+def test_only_releases_are_called_stable(script):
+    assert (
+        script.stage("1.0.0")
+        == script.stage("2.3.1")
+        == ("Development Status :: 5 - Production/Stable")
+    )
+    for early in ("0.1.0", "1.0.0rc1", "1.1.0.dev1"):
+        assert script.stage(early) == "Development Status :: 4 - Beta"
+    assert script.stage(condokit.__version__) in PYPROJECT["project"]["classifiers"]
 
 
 def test_data_of_the_package_are_those_that_the_release_looks_for(script):
