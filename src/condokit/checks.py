@@ -30,15 +30,6 @@ Missing = Literal["raise", "drop", "impute"]
 # are numbers in double precision.
 LARGEST, SMALLEST = 1e50, 1e-50
 LEAST_WEIGHT = 1e-12  # rows with a smaller weight count as excluded
-# classes that were removed: the argument that named them, and what to use instead
-_REMOVED = {  # settings of 0.1, and what to use instead
-    "map='blocks'": "{@map='affine'}, one group of {@`features`} at a time",
-    "divergence='jeffreys'": "{@divergence='reverse-kl'} or 'forward-kl'",
-    "divergence='procrustes'": "{@divergence='mmd'} or 'energy'",
-    "divergence='sliced-wasserstein'": "{@divergence='mmd'} or 'energy'",
-    "divergence='mmd-paper'": "{@divergence='mmd'}",
-    "prior='uniform'": "{@prior='product'} or 'overlap'",
-}
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 LOG = logging.getLogger("condokit")  # all warnings are logged as well
@@ -320,8 +311,6 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
         return value
     if isinstance(value, str) and value in named:
         return named[value]()
-    if (setting := f"{argument}={value!r}") in _REMOVED:
-        raise refusal(f"{{@{setting}}} was removed in 1.0. Use {_REMOVED[setting]}.")
     names = ", ".join(repr(name) for name in named)
     raise ValueError(
         f"'{argument}' must be one of {names} or an instance of {base.__name__}. "

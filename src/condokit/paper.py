@@ -136,6 +136,7 @@ class _PaperAdapter(ConDoAdapter):
     categorical: Any = None
     random_state: Any = None
     warn_overlap, min_overlap, F, published = 0.4, 0.05, 1.0, False
+    is_baseline = False  # whether confounders are refused
 
     def fit_domains(  # noqa: D102
         self,
@@ -157,6 +158,10 @@ class _PaperAdapter(ConDoAdapter):
                     f"{{@'{argument}'}} is not in the paper, so {name} does not take it. Use "
                     "ConDoAdapter."
                 )
+        if self.is_baseline and domains.confounders:
+            raise checks.refusal(
+                f"{name} compares without {{@`confounders`}}: leave them out, or use ConDo."
+            )
         return super().fit_domains(domains, None, notes)
 
     def _refuse_unused(self, unused: tuple[str, ...], why: str) -> None:
@@ -370,27 +375,7 @@ class ConDo(_PaperAdapter):
             )
 
 
-class _Baseline(_PaperAdapter):
-    """A baseline of the paper, which uses no confounders."""
-
-    prior: Any = "product"
-    divergence: Any
-
-    def fit_domains(  # noqa: D102
-        self,
-        domains: Study,
-        pairs: tuple[Array, Array] | None = None,
-        notes: list[Note] | None = None,
-    ) -> ConDoAdapter:
-        if domains.confounders:
-            name = type(self).__name__
-            raise checks.refusal(
-                f"{name} compares without {{@`confounders`}}: leave them out, or use ConDo."
-            )
-        return super().fit_domains(domains, pairs, notes)
-
-
-class OTBaseline(_Baseline):
+class OTBaseline(_PaperAdapter):
     """The paper's first baseline: optimal transport between two Gaussians.
 
     Parameters
@@ -409,7 +394,9 @@ class OTBaseline(_Baseline):
     array([ 5.,  7.,  9., 11., 13., 15.])
     """
 
-    divergence = "ot"
+    prior: Any = "product"
+    divergence: Any = "ot"
+    is_baseline = True
 
     def __init__(
         self,
@@ -427,7 +414,7 @@ class OTBaseline(_Baseline):
         return {**_PLAIN, "map": self.map, "divergence": PaperOT(), **_LIMITS}
 
 
-class MMDBaseline(_Baseline):
+class MMDBaseline(_PaperAdapter):
     """The paper's second baseline: maximum mean discrepancy by stochastic gradient descent.
 
     Parameters
@@ -448,7 +435,9 @@ class MMDBaseline(_Baseline):
     14
     """
 
-    divergence = "mmd"
+    prior: Any = "product"
+    divergence: Any = "mmd"
+    is_baseline = True
 
     def __init__(
         self,

@@ -167,7 +167,9 @@ def test_a_basis_is_the_same_after_a_file_and_refuses_what_is_out_of_its_range()
     ages = np.linspace(18, 95, 50)[:, None]
     assert again == AGES
     np.testing.assert_array_equal(again(ages), AGES(ages))
-    with pytest.raises(ValueError, match=r"2 values of 'age' .* range 18 to 95 .0 missing, 1 below, 1 above"):
+    with pytest.raises(
+        ValueError, match=r"2 values of 'age' .* range 18 to 95 .0 missing, 1 below, 1 above"
+    ):
         AGES(np.array([[17.0], [40.0], [96.0]]))
 
 
