@@ -72,8 +72,9 @@ def refuse_extreme_numbers(name: str, values: Array) -> None:
         raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
 
 
-def has_two_values(known: Array) -> bool:
+def has_two_values(values: Array) -> bool:
     """Tell whether numbers have at most two distinct values, and so are taken as categories."""
+    known = values[~np.isnan(values)]
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
     return bool(((known == low) | (known == high)).all())
 

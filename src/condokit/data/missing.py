@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes, warn
-from condokit.data.arrays import sides
+from condokit.data.arrays import equal_columns, sides
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
@@ -174,10 +174,7 @@ def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
             yield features, kept & known
         return
     bits = [np.packbits(np.isnan(chunk), axis=0) for _, chunk in _as_given(domains)]
-    _, pattern = np.unique(np.concatenate(bits), axis=1, return_inverse=True)
-    pattern = pattern.ravel()
-    order = np.argsort(pattern, kind="stable")
-    for features in np.split(order, np.flatnonzero(np.diff(pattern[order])) + 1):
+    for features in equal_columns(np.concatenate(bits)):
         seen = [~np.isnan(chunk[:, 0]) for _, chunk in _as_given(domains.of(features[:1]))]
         yield features, kept & np.concatenate(seen)
 

@@ -245,7 +245,7 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
+    doubtful = {n for n in numbers if has_two_values(as_array(columns[n], np.float64))}
     X = table.read(slice(0, table.n_rows))
     while True:
         continuous = [n for n in numbers if n not in doubtful]
@@ -257,7 +257,8 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
             {name: values[name] for name in continuous},
             values.get("sample_weight"),
             *_how_sampled(X),
-            _starts(blocks),
+            # where blocks begin
+            None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]]),
         )
         needed = dict.fromkeys([*table.labels, *found.taken])
         some = blocks.select(list(needed))
@@ -368,20 +369,9 @@ def _parts(domains: Study, rows: int) -> Iterator[Array]:
         yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
 
 
-def _known(column: Any) -> Array:
-    """Return the numbers of a column that are known."""
-    values = as_array(column, np.float64)
-    return values[~np.isnan(values)]
-
-
 def _how_sampled(X: Array) -> tuple[Array, int]:
     """Return the features from which rows are hashed, and how many rows of a domain to sample."""
     return marks_of(X), max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1]))
-
-
-def _starts(blocks: Blocks) -> Array | None:
-    """Return where the blocks of an array begin, and where the last one ends."""
-    return None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]])
 
 
 def _levels(tally: Tally, names: list[str | None]) -> dict[str | None, list[Any]]:

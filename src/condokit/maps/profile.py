@@ -87,7 +87,11 @@ def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile
     found = Profile.of(X, n_rows, groups=groups)
     if not hidden:
         return found
-    known, gaps = (_with_some(mark, groups) for mark in (~np.isnan(X), np.isnan(X)))
+    marks = np.isnan(X)
+    known, gaps = (
+        (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
+        for mark in (~marks, marks)
+    )
     few, mean, sd = too_few(known), found.mean, found.sd
     missing = np.where(small_cells(known), 1.0, found.missing)
     missing = np.where(small_cells(gaps), 0.0, missing)
@@ -119,11 +123,6 @@ def _tails(X: Array, D: Array, gaps: Array) -> Array:
     tied = drift.are_tied(np.sort(X[subsample(len(X), some)], axis=0))
     tails = np.where(tied, drift.TIED, drift.degrees_of_freedom(kurtosis, n))
     return np.where(n < _ROWS_FOR_TAILS, np.nan, tails)
-
-
-def _with_some(mark: Array, groups: Array | None) -> Array:
-    """Count the marked rows, or the subjects with a marked row, for every feature."""
-    return (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
 
 
 def _by_subject(reduce: np.ufunc, values: Array, groups: Array) -> Array:
