@@ -411,14 +411,9 @@ def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: flo
         text += "with (the limit is {largest:g}). Rescale these columns, for example to multiples "
         text += "of {unit:.0e}; set values to NaN if they mark unknown ones; or leave the columns "
         text += "out with {@`features`}."
-        raise refusal(
-            text,
-            table=table,
-            most=float(np.max(size)),
-            bad=listing(huge),
-            largest=largest,
-            unit=10.0 ** np.floor(np.log10(np.max(size))),
-        )
+        most = float(np.max(size))
+        fields = {"bad": listing(huge), "unit": 10.0 ** np.floor(np.log10(most))}
+        raise refusal(text, table=table, most=most, largest=largest, **fields)
 
 
 def check_weights(weights: Any, n_rows: int, table: str) -> Array:

@@ -164,21 +164,18 @@ class _PaperAdapter(ConDoAdapter):
             )
         return super().fit_domains(domains, None, notes)
 
-    def _refuse_unused(self, unused: tuple[str, ...], why: str) -> None:
-        """Raise an error if a setting was changed from its default but would have no effect."""
+    def _changed(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of some settings that was changed from its default, None if none was."""
         defaults = type(self)().get_params(deep=False)
-        changed = [name for name in unused if not _same(getattr(self, name), defaults[name])]
-        if changed:
-            raise ValueError(f"'{changed[0]}' is not used by {why}. Leave it out.")
+        known = (name for name in names if name in defaults)
+        return next((n for n in known if not _same(getattr(self, n), defaults[n])), None)
 
     def _refuse_unpublished(self, other: tuple[str, ...]) -> None:
         """With `published`, raise an error for settings with which nothing was published."""
         if not self.published:
             return
-        defaults = type(self)().get_params(deep=False)
-        for name in (name for name in other if name in defaults):
-            if not _same(getattr(self, name), defaults[name]):
-                raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
+        if name := self._changed(other):
+            raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
         descent = getattr(self, "epochs", 5), getattr(self, "learning_rate", 1e-3)
         if descent not in _DESCENTS:
             raise ValueError(
@@ -363,7 +360,8 @@ class ConDo(_PaperAdapter):
         used |= {"K_X", "rounds", "F", "h_Z"} if by_numbers else set()
         used |= {"k_Z"} if domains.confounders else set()
         settings = (*_OF_MINIBATCHES, "k_Z", "h_Z", "rounds", "start", "steps")
-        self._refuse_unused(tuple(name for name in settings if name not in used), where)
+        if name := self._changed(tuple(name for name in settings if name not in used)):
+            raise ValueError(f"'{name}' is not used by {where}. Leave it out.")
         free = ("epochs", "learning_rate", "F")
         self._refuse_unpublished(tuple(name for name in settings if name not in free))
         if self.published and self.F != 1 and not is_mmd:

@@ -120,20 +120,13 @@ class GroupedMoments:
         return True
 
     def add_means(
-        self,
-        present: Array,
-        count: Array,
-        known: Array | None,
-        origin: Any,
-        shift: Array,
-        second: Array,
-        third: Array,
-        fourth: Array,
+        self, present: Array, count: Array, known: Array | None, origin: Any, *powers: Array
     ) -> None:
         """Add groups, given the means of the first four powers of differences from an origin.
 
         From these follow the central moments, of which the fourth is at least the squared variance.
         """
+        shift, second, third, fourth = powers
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
@@ -190,18 +183,12 @@ class GroupedMoments:
         return other
 
     def _add(
-        self,
-        present: Array,
-        count: Array,
-        known: Array | None,
-        mean: Array,
-        squares: Array,
-        third: Array,
-        fourth: Array,
+        self, present: Array, count: Array, known: Array | None, mean: Array, *sums: Array
     ) -> None:
         """Add sums of other rows to the groups `present`, each of which occurs once."""
         if self.known is None and known is not None:
             self.known = np.repeat(self.count[:, None], self.mean.shape[1], axis=1)
+        squares, third, fourth = sums
         before, old = self.n[present], self.squares[present]
         new, delta = count[:, None] if known is None else known, mean - self.mean[present]
         n, cubes = ones_for_zeros(before + new), self.third[present]

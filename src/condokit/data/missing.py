@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -154,16 +155,11 @@ def warn_incomplete(domains: Study, n_rows: dict[str, int]) -> None:
     """Warn how many values are missing, and how many rows of each domain are used."""
     both = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in both)
-    warn(
-        "complete-rows",
-        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        "This map needs complete rows: it is fitted on {n_query:rows} query and "
-        "{n_reference:rows} reference rows.",
-        query=query,
-        reference=reference,
-        n_query=n_rows["query"],
-        n_reference=n_rows["reference"],
-    )
+    text = "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
+    text += "This map needs complete rows: it is fitted on {n_query:rows} query and "
+    text += "{n_reference:rows} reference rows."
+    numbers: dict[str, Any] = {f"n_{side}": n for side, n in n_rows.items()}
+    warn("complete-rows", text, query=query, reference=reference, **numbers)
 
 
 def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:

@@ -90,8 +90,8 @@ def _read_table(X: Any, roles: Roles, reference: Any, two: bool) -> Study:
         code, labels, old = (code == labels.index(both[1])).astype(np.intp), [*both], 1
     chosen = choose_features([found], roles.features, code)
     bridge = None if found.bridge is None else _bridges(found.bridge, code)
-    study = _assembled([found], chosen, code, labels, groups, weights)
-    return _with_confounders(replace(study, reference=old, samples=bridge), [found], roles, two)
+    own = {"code": code, "labels": tuple(labels), "groups": groups, "weights": weights}
+    return _study([found], chosen, roles, two, **own, reference=old, samples=bridge)
 
 
 def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: bool) -> Study:
@@ -118,8 +118,8 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
             f"{listing(by_name)}; they must be the same confounders."
         )
     found[1] = replace(found[1], confounders=[(name, by_name[name]) for name in names])
-    study = _assembled(found, chosen, code, ["query", "reference"], groups, row_weights(found))
-    return _with_confounders(study, found, roles[0], True)
+    own = {"code": code, "groups": groups, "weights": row_weights(found)}
+    return _study(found, chosen, roles[0], True, **own)
 
 
 def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
@@ -155,28 +155,6 @@ def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
     return False
 
 
-def _assembled(
-    found: Sequence[RoleColumns],
-    chosen: Chosen,
-    code: Array,
-    labels: list[Any],
-    groups: Array | None,
-    weights: Array | None,
-) -> Study:
-    """Return the study without its confounders, which are added later."""
-    return Study(
-        tuple(chosen.tables),
-        code,
-        [],
-        labels=tuple(labels),
-        weights=weights,
-        groups=groups,
-        left=chosen.left,
-        unused=unused_columns(found, chosen.tables),
-        n_mostly_zero=chosen.n_mostly_zero,
-    )
-
-
 def _bridges(given: Any, site: Array) -> Array:
     """Return the number of each row's sample if it is in several domains, else -1."""
     names, sample = factorize([given], "bridge", allow_missing=True)
@@ -184,11 +162,17 @@ def _bridges(given: Any, site: Array) -> Array:
     return in_several(sample, site, sample >= 0)
 
 
-def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, two: bool) -> Study:
-    """Encode the confounders of all tables together, and leave out rows that cannot be used.
+def _study(
+    found: Sequence[RoleColumns], chosen: Chosen, roles: Roles, two: bool, **known: Any
+) -> Study:
+    """Return the study of all tables; `known` are fields of it.
 
-    Rows of bridges may lack confounders, because such samples are compared with themselves.
+    Confounders are encoded for all tables together, and rows that cannot be used are left out. Rows
+    of bridges may lack confounders, because such samples are compared with themselves.
     """
+    tables = tuple(chosen.tables)
+    known |= {"unused": unused_columns(found, tables), "n_mostly_zero": chosen.n_mostly_zero}
+    study = Study(tables, confounders=[], left=chosen.left, **known)
     code, labels, bridge = study.code, study.labels, study.samples
     called = ("query", "reference") if two else labels
     columns, reliability = mean_of_repeats([one.confounders for one in found], roles.reliability)

@@ -254,11 +254,7 @@ class Sums:
 
 def no_rows() -> ValueError:
     """Return the error that single rows are needed, but not known."""
-    return NeedsRows(
-        said(
-            "This needs single rows, which statistics do not contain. Statistics allow "
-            "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
-            "between moments. A matrix of few features needs statistics that were not read from a "
-            "file."
-        )
-    )
+    text = "This needs single rows, which statistics do not contain. Statistics allow "
+    text += "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
+    text += "between moments. A matrix of few features needs statistics that were not read from a "
+    return NeedsRows(said(text + "file."))

@@ -228,13 +228,3 @@ class GaussianDivergence(MomentDivergence):
     @abstractmethod
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Find the best full matrix."""
-
-
-def variance_of_mean(moments: Moments) -> Array:
-    """Return the sampling variance of the means, var / n: (n_values, n_features)."""
-    return moments.var / np.maximum(moments.count, 1.0)[:, None]
-
-
-def variance_of_variance(moments: Moments) -> Array:
-    """Return the sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
-    return 2 * moments.var**2 / np.maximum(moments.dof, 1.0)[:, None]

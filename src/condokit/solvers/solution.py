@@ -98,14 +98,10 @@ class Solution:
         """Return what is known of the search, for the report."""
         is_diagonal = self.scale.ndim == 1
         size = np.abs(self.scale) if is_diagonal else np.linalg.svd(self.scale, compute_uv=False)
-        return {
-            "objective": self.objective,
-            "n_iter": self.n_iter,
-            "gradient_norm": self.gradient_norm,
-            "starts": self.starts,
+        names = ("objective", "n_iter", "gradient_norm", "starts", "curvature")
+        return {name: getattr(self, name) for name in names} | {
             "condition_number": float(size.max() / size.min()) if size.min() > 0 else np.inf,
             "flips_orientation": self.is_reflection,
-            "curvature": self.curvature,
         }
 
 

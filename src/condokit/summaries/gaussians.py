@@ -167,7 +167,7 @@ def gaussian_pair(
 ) -> GaussianPair:
     """Return both domains as Gaussians at the support values: within strata, or along curves."""
     if conditional.is_smooth:
-        return _along_curves(domains, comparison, conditional, regularised)
+        return along_curves(domains, comparison, conditional, regularised)
     refuse_continuous(domains)
     place, support = comparison.place, comparison.support
     n_values, d = len(support.levels), domains.n_features
@@ -211,28 +211,20 @@ def _scores(domains: Study, place: Array, sides: Sequence[Gaussians]) -> tuple[A
     return found[0], found[1]
 
 
-def _along_curves(
-    domains: Study, comparison: Comparison, conditional: Conditional, regularised: bool
-) -> GaussianPair:
-    """Return both domains as Gaussians at a few points."""
-    X, points = domains.rows(comparison.used), few_points(comparison)
-    return along_curves(X, points, domains, comparison, conditional, regularised)
-
-
 def along_curves(
-    X: Array,
-    points: tuple[Covariates, Array, Array],
     domains: Study,
     comparison: Comparison,
     conditional: Conditional,
     regularised: bool,
+    known: tuple[Array, tuple[Covariates, Array, Array]] | None = None,
 ) -> GaussianPair:
     """Return means and covariances :math:`D(z) R D(z)` at points.
 
     D(z) are the standard deviations given the confounders z, and R is the correlation of residuals,
-    which does not depend on z. X are the rows used; `points` are from `few_points`.
+    which does not depend on z. `known` are the rows used and `few_points`, if known already.
     """
     used, covariates = comparison.used, comparison.covariates
+    X, points = known or (domains.rows(used), few_points(comparison))
     (at, weights, nearest), n_folds = points, _FOLDS if regularised else 1
     sides, scores, shares = [], [], []
     for side in (comparison.is_query, ~comparison.is_query):

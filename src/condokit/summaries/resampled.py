@@ -188,7 +188,7 @@ class ResampledCurves:
     ) -> None:
         self.pair, self.rng = pair, np.random.default_rng(0)
         self.domains, self.comparison, self.conditional = domains, comparison, conditional
-        self.rows, self.points = domains.rows(comparison.used), few_points(comparison)
+        self.known = domains.rows(comparison.used), few_points(comparison)
         own, groups = comparison.covariates, comparison.covariates.groups
         cell = own.category + own.n_categories * ~comparison.is_query
         number = np.arange(len(cell)) if groups is None else groups
@@ -200,8 +200,7 @@ class ResampledCurves:
         own = self.comparison.covariates
         weights = own.counts * self.parcels.weights(self.rng, amount)
         again = replace(self.comparison, covariates=replace(own, weights=weights))
-        how = self.domains, again, self.conditional, False
-        found = along_curves(self.rows, self.points, *how)
+        found = along_curves(self.domains, again, self.conditional, False, self.known)
         return _with_shares(self.pair, found.query, found.reference)
 
 

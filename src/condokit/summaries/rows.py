@@ -84,17 +84,13 @@ class Rows:
 
     @classmethod
     def _gathered(
-        cls,
-        study: Study,
-        used: Array,
-        batch: Array,
-        place: Array,
-        at: Covariates,
-        K: int,
-        reference: int,
+        cls, study: Study, used: Array, batch: Array, place: Array, at: Covariates, *where: int
     ) -> "Rows":
-        """Gather strata; `place` is the stratum of every row, -1 for rows that are not compared."""
-        kind = partial(GroupedMoments, products=True)
+        """Gather strata; `place` is the stratum of every row, -1 for rows that are not compared.
+
+        `where` are the number of domains and that of the reference.
+        """
+        (K, reference), kind = where, partial(GroupedMoments, products=True)
         stats = study.gather(place, K * at.n_categories, kind)
         # domains as a whole: squares within strata plus those of the strata's means
         n, mean, squares = (np.stack(np.split(t, K)) for t in (stats.n, stats.mean, stats.squares))
@@ -112,8 +108,8 @@ class Rows:
         if study.n_bridges and (study.bridge[used] >= 0).any():
             bridge = study.bridge[used][order]
         flat = np.asarray(constant.any(axis=0))
-        where = batch[order], reference, at.take(order), stats, middle, unit
-        return cls(study, used, order, *where, flat, np.ones(len(flat)), groups, bridge)
+        known = batch[order], reference, at.take(order), stats, middle, unit
+        return cls(study, used, order, *known, flat, np.ones(len(flat)), groups, bridge)
 
     def _moments(self) -> list[Moments]:
         """Return the moments of the strata of every domain."""
