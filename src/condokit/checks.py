@@ -169,6 +169,11 @@ def refusal(template: str, **fields: Any) -> ValueError:
     return ValueError(Sentence(template, fields))
 
 
+def needs_rows(template: str, **fields: Any) -> NeedsRows:
+    """Return the error that single rows are needed; see `Sentence` for the template."""
+    return NeedsRows(Sentence(template, fields))
+
+
 @contextmanager
 def naming(names: Callable[[str], str]) -> Iterator[None]:
     """Translate the names of arguments in all sentences that are made within the block."""

@@ -149,8 +149,8 @@ class _PaperAdapter(ConDoAdapter):
         if not isinstance(self.published, bool):
             raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
-            text = f"{name} needs single rows, which statistics do not tell. Use ConDoAdapter."
-            raise checks.NeedsRows(text)
+            text = "{name} needs single rows, which statistics do not contain. Use ConDoAdapter."
+            raise checks.needs_rows(text, name=name)
         given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
         for argument, value in given.items():
             if value is not None:

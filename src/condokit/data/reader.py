@@ -12,7 +12,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, NeedsRows, did_you_mean, listing, refusal, require_domain, said
+from condokit.checks import Array, did_you_mean, listing, needs_rows, refusal, require_domain
 from condokit.data.arrays import sides
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
@@ -274,7 +274,7 @@ def _collected(blocks: Blocks, argument: str) -> Any:
         if n_rows > most:
             text = "{@" + argument + "} needs all rows in memory, but {@`X`} is too large: it has "
             text += "more than {most} rows of {width} columns. Select the columns that are needed, "
-            raise NeedsRows(said(text + "or some of the rows.", most=most, width=blocks.width))
+            raise needs_rows(text + "or some of the rows.", most=most, width=blocks.width)
         parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
     if not parts:
         raise refusal("{@'X'} has no rows.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, NeedsRows, said
+from condokit.checks import Array, needs_rows
 from condokit.data.arrays import equal_columns, ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
@@ -257,4 +257,4 @@ def no_rows() -> ValueError:
     text = "This needs single rows, which statistics do not contain. Statistics allow "
     text += "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
     text += "between moments. A matrix of few features needs statistics that were not read from a "
-    return NeedsRows(said(text + "file."))
+    return needs_rows(text + "file.")

@@ -96,16 +96,15 @@ def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[Non
 
 
 def spreadsheet(columns: Mapping[str, Any]) -> bytes:
-    """Return a table as CSV for people, in which no cell is a formula for a spreadsheet."""
+    """Return a table as CSV for people, in which no cell is a formula for a spreadsheet.
+
+    Text that would be one has a quote before it.
+    """
     text, rows = io.StringIO(), [columns, *zip(*columns.values())]
-    cells = [[_as_text(cell) for cell in row] for row in rows]
+    odd = lambda cell: isinstance(cell, str) and cell.startswith(_FORMULAS)  # noqa: E731
+    cells = [[f"'{cell}" if odd(cell) else cell for cell in row] for row in rows]
     csv.writer(text, lineterminator="\n").writerows(cells)
     return text.getvalue().encode()
-
-
-def _as_text(cell: Any) -> Any:
-    """Put a quote before text that a spreadsheet would take for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def check_target(path: PathLike, force: bool) -> None:

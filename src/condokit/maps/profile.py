@@ -174,11 +174,6 @@ class Profile:
         tails = None if len(X) < _ROWS_FOR_TAILS else _tails(X, D - shift, gaps)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
 
-    def _n_known(self) -> Array:
-        """Return the number of values from which each feature's moments were computed."""
-        n = min(self.n_rows, _most_rows(len(self.mean)))
-        return np.maximum(n * (1 - self.missing), 2.0)
-
     def matches(self, other: "Profile") -> bool:
         """Tell whether two profiles, which may be rounded, may be of the same rows."""
         if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
@@ -479,7 +474,8 @@ class Monitor:
         """Return p-values of six tests that new rows have the same distribution as the old."""
         profile, n = self.profile, self.known
         assert profile is not None
-        m, sd = profile._n_known(), ones_for_zeros(profile.sd)
+        m = np.maximum(min(profile.n_rows, _most_rows(len(n))) * (1 - profile.missing), 2.0)
+        sd = ones_for_zeros(profile.sd)
         if profile.is_from_file:  # moments are rounded, and differences by rounding are not drift
             mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * steps(profile.sd) / sd, 0.0)
             less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)

@@ -24,6 +24,7 @@ _LONGEST_TEXT = 100_000  # characters
 _LARGEST = 1 << 63  # whole numbers below this fit in 64 bits
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
+_version = cache(metadata.version)  # which is slow to look up
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -88,12 +89,6 @@ def thawed(value: Any) -> Any:
     return tuple(map(thawed, value)) if isinstance(value, tuple) else value
 
 
-@cache
-def _installed(package: str) -> str:
-    """Return the version of a package without importing it; the lookup is slow."""
-    return metadata.version(package)
-
-
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a map depends on."""
     return {
@@ -101,7 +96,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "scikit-learn": _installed("scikit-learn"),
+        "scikit-learn": _version("scikit-learn"),
     }
 
 

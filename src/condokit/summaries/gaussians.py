@@ -1,7 +1,7 @@
 """Both domains as Gaussians at the compared confounder values, for maps with a matrix."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -94,6 +94,14 @@ class GaussianPair:
         )
         start = start and (start[0] / unit[:, None] * unit, start[1] / unit)
         return GaussianPair(query, reference, self.weights, scores, self.shares, start)
+
+    def replaced(self, query: Gaussians, reference: Gaussians) -> "GaussianPair":
+        """Return the pair with other Gaussians, which are regularised as its own were."""
+        query, reference = (
+            side if name not in self.shares else regularise(side, self.shares[name])
+            for name, side in (("query", query), ("reference", reference))
+        )
+        return replace(self, query=query, reference=reference)
 
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""

@@ -11,14 +11,7 @@ from condokit.conditionals.base import Conditional, moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
-from condokit.summaries.gaussians import (
-    GaussianPair,
-    Gaussians,
-    along_curves,
-    few_points,
-    gaussians_of,
-    regularise,
-)
+from condokit.summaries.gaussians import GaussianPair, along_curves, few_points, gaussians_of
 from condokit.summaries.moments import MomentPair, cells, paired
 
 
@@ -81,7 +74,9 @@ def parcels(
         unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % most
     else:
         unit = np.zeros(len(cell), dtype=np.int64)
-        mark = _marks(domains)
+        # a number for each row that depends on its values only, not on the order of rows
+        way = np.random.default_rng(0).normal(size=domains.n_features)
+        mark = np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
         for c in np.unique(cell[used]):
             rows = used[cell[used] == c]
             rows = rows[np.argsort(mark[rows], kind="stable")]
@@ -96,12 +91,6 @@ def parcels(
     weights, inside = domains.weights[used], parcel[used]
     rows = np.bincount(inside, weights**2) / ones_for_zeros(np.bincount(inside, weights))
     return parcel, Parcels(number, cell_of_parcel, n_values, False, np.maximum(rows, 1.0))
-
-
-def _marks(domains: Study) -> Array:
-    """Return a number for each row that depends on its values only, not on the order of rows."""
-    way = np.random.default_rng(0).normal(size=domains.n_features)
-    return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
 
 
 class ResampledMoments:
@@ -177,7 +166,7 @@ class ResampledGaussians:
             mean, square = np.split(total[1:] / total[0], [d])
             drawn.mean[c] = self.middle[c] + mean
             drawn.scatter[c] = n * (square.reshape(d, d) - np.outer(mean, mean))
-        return _with_shares(self.pair, *(gaussians_of(drawn.fold(k, 2)) for k in range(2)))
+        return self.pair.replaced(*(gaussians_of(drawn.fold(k, 2)) for k in range(2)))
 
 
 class ResampledCurves:
@@ -201,13 +190,4 @@ class ResampledCurves:
         weights = own.counts * self.parcels.weights(self.rng, amount)
         again = replace(self.comparison, covariates=replace(own, weights=weights))
         found = along_curves(self.domains, again, self.conditional, False, self.known)
-        return _with_shares(self.pair, found.query, found.reference)
-
-
-def _with_shares(pair: GaussianPair, query: Gaussians, reference: Gaussians) -> GaussianPair:
-    """Return other Gaussians in a pair, with the same regularisation."""
-    query, reference = (
-        side if name not in pair.shares else regularise(side, pair.shares[name])
-        for name, side in (("query", query), ("reference", reference))
-    )
-    return replace(pair, query=query, reference=reference)
+        return self.pair.replaced(found.query, found.reference)
