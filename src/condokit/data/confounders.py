@@ -28,10 +28,8 @@ def encode(name: str, columns: Sequence[Any], declared: bool = False) -> Confoun
     levels, codes = factorize(columns, name, allow_missing=True)
     large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
     if large and kind == "category" and not declared:
-        text = (
-            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float; if its "
-        )
-        raise refusal(text + "numbers are categories, {@list it in `categorical`}.", name=name)
+        text = "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float; if "
+        raise refusal(text + "they are categories, {@list it in `categorical`}.", name=name)
     return Confounder(name, False, levels, codes, n_missing=int((codes < 0).sum()))
 
 

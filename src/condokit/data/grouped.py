@@ -38,9 +38,8 @@ class GroupedMoments:
 
     def __init__(self, n_groups: int, n_features: int, products: bool = False) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
-        self.known: Array | None = (
-            None  # (n_groups, n_features): rows with a value, if some lack it
-        )
+        # (n_groups, n_features): rows with a value, if some lack it
+        self.known: Array | None = None
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
         self.few = subsample(n_features, _MOST_TOGETHER)  # features of the products
         self.products = GroupedScatter(n_groups, len(self.few)) if products else None

@@ -173,18 +173,11 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     """Join solutions of groups of features, given the numbers of each group's features."""
     features, parts = zip(*results)
     order = np.argsort(np.concatenate(features))
-
-    def together(records: Any, names: tuple[str, ...]) -> dict[str, Any]:
-        """Join the arrays that all records have."""
-        found = {name: [getattr(record, name) for record in records] for name in names}
-        return {
-            name: np.concatenate(values, axis=-1)[..., order]
-            for name, values in found.items()
-            if values[0] is not None
-        }
-
     names = ("scale", "centre", "image", "se_log_scale", "se_image", "covariance")
-    arrays = together(parts, names)
+    every = {name: [getattr(part, name) for part in parts] for name in names}
+    arrays: dict[str, Any] = {
+        n: np.concatenate(v)[order] for n, v in every.items() if v[0] is not None
+    }
     widening = [np.broadcast_to(part.widening, part.scale.shape) for part in parts]
     arrays["widening"] = np.concatenate(widening)[order]
     known = [part.evidence for part in parts if part.evidence is not None]

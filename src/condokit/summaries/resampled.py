@@ -126,10 +126,8 @@ class ResampledMoments:
 
     def _merged(self, drawn: Array) -> tuple[Array, ...]:
         """Return count, mean and sum of squares of cells."""
-        cell, merged = (
-            self.parcels.cell,
-            GroupedMoments(2 * self.n_values, self.stats.mean.shape[1]),
-        )
+        cell = self.parcels.cell
+        merged = GroupedMoments(2 * self.n_values, self.stats.mean.shape[1])
         merged.update(self.stats.mean, cell, drawn * self.stats.count)
         first = np.flatnonzero(np.diff(cell, prepend=-1))  # every cell has parcels, one by one
         within = np.add.reduceat(drawn[:, None] * self.stats.squares, first)
