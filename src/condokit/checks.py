@@ -342,9 +342,8 @@ def check_word(argument: str, value: Any, known: Sequence[str]) -> None:
     """Raise an error if a parameter is none of the known words."""
     if value not in known:
         *others, last = (repr(word) for word in known)
-        raise ValueError(
-            f"{argument} must be {', '.join(others)} or {last}. Got {value!r} instead."
-        )
+        known = f"{', '.join(others)} or {last}"
+        raise ValueError(f"{argument} must be {known}. Got {value!r} instead.")
 
 
 def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:

@@ -70,9 +70,8 @@ class GroupedMoments:
         if gaps is not None:  # gaps become means, so that differences are small; then zeros
             X = np.where(gaps, 0.0, X)
             X = np.where(gaps, X.sum(axis=0) / np.maximum((~gaps).sum(axis=0), 1), X)
-        present, count, origin, difference, members = _differences(
-            X, groups, weights, len(self.count)
-        )
+        found = _differences(X, groups, weights, len(self.count))
+        present, count, origin, difference, members = found
         known, n = None, count[:, None]
         if gaps is not None:
             lacking = gaps[_used(groups, weights)]

@@ -94,9 +94,8 @@ def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedSc
     X = domains.of(moments.few).rows(rows)
     complete = np.where(np.isnan(X).any(axis=1), -1, cell[rows])
     found = GroupedScatter(len(moments.count), len(moments.few))
-    found.update(
-        np.nan_to_num(X), complete, None if domains.weights is None else domains.weights[rows]
-    )
+    weights = None if domains.weights is None else domains.weights[rows]
+    found.update(np.nan_to_num(X), complete, weights)
     return found
 
 

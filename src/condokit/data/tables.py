@@ -119,9 +119,8 @@ class Table:
             and not 0 < self.n_rows == self._data[label].null_count()
         ]
         if text:
-            raise ValueError(
-                f"{self.name} has columns that are not numeric: {listing(text)}. {_CONVERT}"
-            )
+            bad = f"columns that are not numeric: {listing(text)}"
+            raise ValueError(f"{self.name} has {bad}. {_CONVERT}")
         return table
 
     def names_of(self, chosen: Array) -> list[str]:

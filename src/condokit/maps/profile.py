@@ -163,9 +163,9 @@ class Profile:
         squares = np.einsum("nd,nd->d", D, D) - count * shift**2
         sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
         low = high = None
-        units = (
-            [X, -X] if groups is None else [_by_subject(np.fmin, s * X, groups) for s in (1, -1)]
-        )
+        units = [X, -X]
+        if groups is not None:
+            units = [_by_subject(np.fmin, both, groups) for both in units]
         if len(units[0]) >= _ROWS_FOR_RANGE:
             enough, k = (~np.isnan(units[0])).sum(axis=0) >= _ROWS_FOR_RANGE, MIN_CELL - 1
             # rows of the transpose are far faster to order than columns in place; NaN comes last

@@ -237,9 +237,8 @@ class DrawnErrors(StandardErrors):
     def passed(self, map: Any) -> "DrawnErrors":
         """Return the errors after another affine map, which is applied to every draw."""
         if map.kind == "diagonal":
-            return replace(
-                self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
-            )
+            scales = map.scale[:, None] * self.scales
+            return replace(self, scales=scales, images=map.scale * self.images)
         A, scales, images = map.A, self.scales, self.images
         if self.by_output:  # one draw for each output, so that they stay independent
             scales, images = (

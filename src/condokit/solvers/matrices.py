@@ -181,9 +181,8 @@ def means_regression(whole: GaussianPair, halves: list[GaussianPair]) -> Solutio
     half, averaged over strata, with features of the reference in units of their spread.
     """
     values = dict.fromkeys(_RIDGES if halves else (_RIDGE,), 0.0)
-    unit = ones_for_zeros(
-        np.sqrt(np.diag(whole.reference.balanced(_weights_of_differences(whole))[1]))
-    )
+    cov = whole.reference.balanced(_weights_of_differences(whole))[1]
+    unit = ones_for_zeros(np.sqrt(np.diag(cov)))
     for learn, judge in zip(halves, halves[::-1]):
         weights = _weights_of_differences(judge)
         within = np.tensordot(weights, judge.query.cov, axes=1)

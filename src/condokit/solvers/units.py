@@ -43,9 +43,8 @@ class Units:
         if kind == "white":
             self._from_reference, self._to_reference = _roots(cov_reference)
         # of the matrices that lead back to the user's units of the query and of the reference
-        self.log_dets = [
-            float(np.linalg.slogdet(turn)[1]) for turn in (self._to_query, self._to_reference)
-        ]
+        both = self._to_query, self._to_reference
+        self.log_dets = [float(np.linalg.slogdet(turn)[1]) for turn in both]
         held = self.holding(pair)
         self.query, self.reference = held.query, held.reference
 

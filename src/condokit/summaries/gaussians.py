@@ -187,9 +187,8 @@ def gaussian_pair(
     n_folds, dealt = 1, np.zeros(len(place), dtype=np.intp)
     if regularised:
         n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
-        dealt = folds(
-            2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
-        )
+        of_side, marks = 2 * place + ~domains.is_query, domains.marks()
+        dealt = folds(of_side, n_folds, domains.groups, values=marks)
     # number of a cell: first the domain, then the fold, then the stratum, which changes fastest
     cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
     both = domains.gather(cell, 2 * n_folds * n_values, GroupedScatter)
