@@ -141,16 +141,9 @@ def without_offset(solution: Solution) -> Solution:
         log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
     scale = np.where(free, np.exp(log_gain), 1.0)
     information = 1 / se_log**2 + (scale * centre / se_image) ** 2
-    return replace(
-        solution,
-        scale=scale,
-        centre=zero,
-        image=zero,
-        se_log_scale=free / np.sqrt(information),
-        se_image=zero,
-        covariance=None,
-        evidence=None,
-    )
+    none: dict[str, Any] = dict.fromkeys(("centre", "image", "se_image"), zero)
+    none |= {"covariance": None, "evidence": None}
+    return replace(solution, scale=scale, se_log_scale=free / np.sqrt(information), **none)
 
 
 def no_change(centre: Array) -> Solution:
