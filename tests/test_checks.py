@@ -11,7 +11,6 @@ from problems import two_domains
 
 from condokit import ConDoAdapter, IdentifiabilityWarning, LowOverlapWarning
 from condokit.checks import (
-    _REMOVED,
     Note,
     Sentence,
     check_integer,
@@ -191,33 +190,6 @@ def test_checks_of_numbers_name_the_argument_as_the_reader_does():
             assert str(error.value).startswith("--argument must be a ")
     check_number("argument", np.float32(3), 3, 4)
     check_integer("argument", np.int8(3), 3)
-
-
-INSTEAD = {
-    "map='blocks'": ["affine"],
-    "divergence='jeffreys'": ["reverse-kl", "forward-kl"],
-    "divergence='procrustes'": ["mmd", "energy"],
-    "divergence='sliced-wasserstein'": ["mmd", "energy"],
-    "divergence='mmd-paper'": ["mmd"],
-    "prior='uniform'": ["product", "overlap"],
-}
-
-
-@pytest.mark.filterwarnings("ignore::condokit.IdentifiabilityWarning")
-@pytest.mark.parametrize("setting", _REMOVED)
-def test_a_removed_name_says_what_to_use(setting):
-    argument, _, word = setting.replace("'", "").partition("=")
-    data, instead = two_domains(np.random.default_rng(0), n_features=2), INSTEAD[setting]
-    use = "Use " + f"{argument}={instead[0]!r}" + "".join(f" or {other!r}" for other in instead[1:])
-    with pytest.raises(ValueError, match=f"^{setting} was removed in 1.0. {use}"):
-        ConDoAdapter(**{argument: word}).fit_pair(*data)
-    with pytest.raises(ValueError, match="must be one of"):  # as the name of something else
-        ConDoAdapter(conditional=word).fit_pair(*data)
-    for other in instead:  # what is advised works
-        others = {} if argument == "map" else {"map": "affine"}
-        others |= {"divergence": "ot"} if argument == "prior" else {}
-        adapter = ConDoAdapter(**{argument: other}, **others).fit_pair(*data)
-        assert np.isfinite(adapter.transform(data[0])).all()
 
 
 @pytest.mark.parametrize("module", ["condokit", "condokit.divergences", "condokit.maps.families"])

@@ -30,15 +30,6 @@ Missing = Literal["raise", "drop", "impute"]
 # are numbers in double precision.
 LARGEST, SMALLEST = 1e50, 1e-50
 LEAST_WEIGHT = 1e-12  # rows with a smaller weight count as excluded
-# classes that were removed: the argument that named them, and what to use instead
-_REMOVED = {  # settings of 0.1, and what to use instead
-    "map='blocks'": "{@map='affine'}, one group of {@`features`} at a time",
-    "divergence='jeffreys'": "{@divergence='reverse-kl'} or 'forward-kl'",
-    "divergence='procrustes'": "{@divergence='mmd'} or 'energy'",
-    "divergence='sliced-wasserstein'": "{@divergence='mmd'} or 'energy'",
-    "divergence='mmd-paper'": "{@divergence='mmd'}",
-    "prior='uniform'": "{@prior='product'} or 'overlap'",
-}
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 LOG = logging.getLogger("condokit")  # all warnings are logged as well
@@ -176,6 +167,11 @@ def said(template: str, **fields: Any) -> Sentence:
 def refusal(template: str, **fields: Any) -> ValueError:
     """Return a ValueError for invalid input of the user; see `Sentence` for the template."""
     return ValueError(Sentence(template, fields))
+
+
+def needs_rows(template: str, **fields: Any) -> NeedsRows:
+    """Return the error that single rows are needed; see `Sentence` for the template."""
+    return NeedsRows(Sentence(template, fields))
 
 
 @contextmanager
@@ -320,8 +316,6 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
         return value
     if isinstance(value, str) and value in named:
         return named[value]()
-    if (setting := f"{argument}={value!r}") in _REMOVED:
-        raise refusal(f"{{@{setting}}} was removed in 1.0. Use {_REMOVED[setting]}.")
     names = ", ".join(repr(name) for name in named)
     raise ValueError(
         f"'{argument}' must be one of {names} or an instance of {base.__name__}. "
@@ -348,9 +342,8 @@ def check_word(argument: str, value: Any, known: Sequence[str]) -> None:
     """Raise an error if a parameter is none of the known words."""
     if value not in known:
         *others, last = (repr(word) for word in known)
-        raise ValueError(
-            f"{argument} must be {', '.join(others)} or {last}. Got {value!r} instead."
-        )
+        known = f"{', '.join(others)} or {last}"
+        raise ValueError(f"{argument} must be {known}. Got {value!r} instead.")
 
 
 def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
@@ -422,14 +415,9 @@ def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: flo
         text += "with (the limit is {largest:g}). Rescale these columns, for example to multiples "
         text += "of {unit:.0e}; set values to NaN if they mark unknown ones; or leave the columns "
         text += "out with {@`features`}."
-        raise refusal(
-            text,
-            table=table,
-            most=float(np.max(size)),
-            bad=listing(huge),
-            largest=largest,
-            unit=10.0 ** np.floor(np.log10(np.max(size))),
-        )
+        most = float(np.max(size))
+        fields = {"bad": listing(huge), "unit": 10.0 ** np.floor(np.log10(most))}
+        raise refusal(text, table=table, most=most, largest=largest, **fields)
 
 
 def check_weights(weights: Any, n_rows: int, table: str) -> Array:

@@ -136,6 +136,7 @@ class _PaperAdapter(ConDoAdapter):
     categorical: Any = None
     random_state: Any = None
     warn_overlap, min_overlap, F, published = 0.4, 0.05, 1.0, False
+    is_baseline = False  # whether confounders are refused
 
     def fit_domains(  # noqa: D102
         self,
@@ -148,8 +149,8 @@ class _PaperAdapter(ConDoAdapter):
         if not isinstance(self.published, bool):
             raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
-            text = f"{name} needs single rows, which statistics do not tell. Use ConDoAdapter."
-            raise checks.NeedsRows(text)
+            text = "{name} needs single rows, which statistics do not contain. Use ConDoAdapter."
+            raise checks.needs_rows(text, name=name)
         given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
         for argument, value in given.items():
             if value is not None:
@@ -157,23 +158,24 @@ class _PaperAdapter(ConDoAdapter):
                     f"{{@'{argument}'}} is not in the paper, so {name} does not take it. Use "
                     "ConDoAdapter."
                 )
+        if self.is_baseline and domains.confounders:
+            raise checks.refusal(
+                f"{name} compares without {{@`confounders`}}: leave them out, or use ConDo."
+            )
         return super().fit_domains(domains, None, notes)
 
-    def _refuse_unused(self, unused: tuple[str, ...], why: str) -> None:
-        """Raise an error if a setting was changed from its default but would have no effect."""
+    def _changed(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of some settings that was changed from its default, None if none was."""
         defaults = type(self)().get_params(deep=False)
-        changed = [name for name in unused if not _same(getattr(self, name), defaults[name])]
-        if changed:
-            raise ValueError(f"'{changed[0]}' is not used by {why}. Leave it out.")
+        known = (name for name in names if name in defaults)
+        return next((n for n in known if not _same(getattr(self, n), defaults[n])), None)
 
     def _refuse_unpublished(self, other: tuple[str, ...]) -> None:
         """With `published`, raise an error for settings with which nothing was published."""
         if not self.published:
             return
-        defaults = type(self)().get_params(deep=False)
-        for name in (name for name in other if name in defaults):
-            if not _same(getattr(self, name), defaults[name]):
-                raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
+        if name := self._changed(other):
+            raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
         descent = getattr(self, "epochs", 5), getattr(self, "learning_rate", 1e-3)
         if descent not in _DESCENTS:
             raise ValueError(
@@ -358,7 +360,8 @@ class ConDo(_PaperAdapter):
         used |= {"K_X", "rounds", "F", "h_Z"} if by_numbers else set()
         used |= {"k_Z"} if domains.confounders else set()
         settings = (*_OF_MINIBATCHES, "k_Z", "h_Z", "rounds", "start", "steps")
-        self._refuse_unused(tuple(name for name in settings if name not in used), where)
+        if name := self._changed(tuple(name for name in settings if name not in used)):
+            raise ValueError(f"'{name}' is not used by {where}. Leave it out.")
         free = ("epochs", "learning_rate", "F")
         self._refuse_unpublished(tuple(name for name in settings if name not in free))
         if self.published and self.F != 1 and not is_mmd:
@@ -370,27 +373,7 @@ class ConDo(_PaperAdapter):
             )
 
 
-class _Baseline(_PaperAdapter):
-    """A baseline of the paper, which uses no confounders."""
-
-    prior: Any = "product"
-    divergence: Any
-
-    def fit_domains(  # noqa: D102
-        self,
-        domains: Study,
-        pairs: tuple[Array, Array] | None = None,
-        notes: list[Note] | None = None,
-    ) -> ConDoAdapter:
-        if domains.confounders:
-            name = type(self).__name__
-            raise checks.refusal(
-                f"{name} compares without {{@`confounders`}}: leave them out, or use ConDo."
-            )
-        return super().fit_domains(domains, pairs, notes)
-
-
-class OTBaseline(_Baseline):
+class OTBaseline(_PaperAdapter):
     """The paper's first baseline: optimal transport between two Gaussians.
 
     Parameters
@@ -409,7 +392,9 @@ class OTBaseline(_Baseline):
     array([ 5.,  7.,  9., 11., 13., 15.])
     """
 
-    divergence = "ot"
+    prior: Any = "product"
+    divergence: Any = "ot"
+    is_baseline = True
 
     def __init__(
         self,
@@ -427,7 +412,7 @@ class OTBaseline(_Baseline):
         return {**_PLAIN, "map": self.map, "divergence": PaperOT(), **_LIMITS}
 
 
-class MMDBaseline(_Baseline):
+class MMDBaseline(_PaperAdapter):
     """The paper's second baseline: maximum mean discrepancy by stochastic gradient descent.
 
     Parameters
@@ -448,7 +433,9 @@ class MMDBaseline(_Baseline):
     14
     """
 
-    divergence = "mmd"
+    prior: Any = "product"
+    divergence: Any = "mmd"
+    is_baseline = True
 
     def __init__(
         self,

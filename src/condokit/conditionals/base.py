@@ -44,6 +44,16 @@ class Moments:
     count: Array
     dof: Array
 
+    @property
+    def variance_of_mean(self) -> Array:
+        """The sampling variance of the means, var / n: (n_values, n_features)."""
+        return self.var / np.maximum(self.count, 1.0)[:, None]
+
+    @property
+    def variance_of_variance(self) -> Array:
+        """The sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
+        return 2 * self.var**2 / np.maximum(self.dof, 1.0)[:, None]
+
     def of(self, values: slice | Array) -> "Moments":
         """Return the moments at some of the values."""
         return Moments(*(part[values] for part in vars(self).values()))

@@ -78,6 +78,13 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
     return is_independent
 
 
+def equal_columns(X: Array) -> list[Array]:
+    """Return the numbers of columns in groups of equal ones."""
+    number = np.unique(X, axis=1, return_inverse=True)[1].ravel()
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
+
+
 def sums_of(group: Array, size: int, weights: Array | None = None) -> Any:
     """Return the matrix whose product with rows is their sums over groups, sparse if it is large.
 

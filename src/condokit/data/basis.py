@@ -114,17 +114,14 @@ class RangeBasis:
         if outside.any():
             j = int(outside.any(axis=0).argmax())
             x = values[:, j]
+            counts = {"below": x < low[j], "above": x > high[j], "missing": np.isnan(x)}
             raise refusal(
                 "{n:rows} values of {name!r} are missing or outside its declared range {low:g} to "
                 "{high:g} ({missing} missing, {below} below, {above} above). Declare a wider range "
                 "at every site with {@`ranges`}, or leave these rows out.",
-                n=int(outside[:, j].sum()),
-                name=self.names[j],
-                low=low[j],
-                high=high[j],
-                missing=int(np.isnan(x).sum()),
-                below=int((x < low[j]).sum()),
-                above=int((x > high[j]).sum()),
+                **{"n": int(outside[:, j].sum()), "name": self.names[j]},
+                **{"low": low[j], "high": high[j]},
+                **{name: int(mark.sum()) for name, mark in counts.items()},
             )
 
     def __call__(self, values: Array) -> Array:

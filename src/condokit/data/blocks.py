@@ -91,8 +91,8 @@ class Blocks:
             return [block.to_delayed().item() for block in _row_blocks(self.native)]
         if self.engine == "dataset" and _has_client():
             dataset, names = self.native
-            scan = need("dask", "clusters need dask", "dask").delayed(_read_fragment)
-            return [scan(part, names) for part in dataset.get_fragments()]
+            delayed = need("dask", "clusters need dask", "dask").delayed
+            return [delayed(part).to_table(columns=names) for part in dataset.get_fragments()]
         return None
 
 
@@ -114,7 +114,8 @@ def blocks_of(X: Any) -> Blocks | None:
         if hasattr(X, "get_fragments"):
             return Blocks((X, names), dict(kinds), "dataset", _dataset, None, len(names))
         if hasattr(X, "read_next_batch"):
-            return Blocks(_Once(X, names), dict(kinds), "reader", _reader, None, len(names))
+            once = _Once(X, names)
+            return Blocks(once, dict(kinds), "reader", lambda it, _: iter(it), None, len(names))
     refuse_duplicates(X, "X", " Rename them.")
     lazy = as_narwhals(X, eager_only=False)
     if type(lazy) is not nw.LazyFrame:
@@ -196,11 +197,6 @@ def _ibis(table: Any, rows: int) -> Iterator[Any]:
     return _arrow_tables(chain(first, batches))
 
 
-def _dask(frame: Any, rows: int) -> Iterator[Any]:
-    """Return the partitions of a Dask frame, computed one after another."""
-    return (part.compute() for part in frame.to_delayed())
-
-
 def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
     """Return the batches of an Arrow dataset."""
     dataset, names = given
@@ -258,13 +254,9 @@ class _Once:
             yield table.select(self.names)
 
 
-def _reader(once: _Once, rows: int) -> Iterator[Any]:
-    """Return the tables of a reader, which can be read once."""
-    return iter(once)
-
-
-# that hand out blocks
-ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask, "pyspark": _spark}
+# that hand out blocks; the partitions of Dask are computed one after another
+ENGINES: dict[str, Any] = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "pyspark": _spark}
+ENGINES["dask"] = lambda frame, _: (part.compute() for part in frame.to_delayed())
 
 
 def _dask_array(X: Any) -> Blocks:
@@ -277,22 +269,13 @@ def _dask_array(X: Any) -> Blocks:
     if np.isnan(X.shape[0]):
         X = X.compute_chunk_sizes()
     X = X.rechunk({1: -1})
-    return Blocks(X, None, "dask.array", _array_blocks, None, X.shape[1], X.shape[0])
-
-
-def _array_blocks(X: Any, rows: int) -> Iterator[Any]:
-    """Return the blocks of rows of a Dask array, computed one after another."""
-    return (block.compute() for block in _row_blocks(X))
+    computed = lambda X, _: (block.compute() for block in _row_blocks(X))  # noqa: E731
+    return Blocks(X, None, "dask.array", computed, None, X.shape[1], X.shape[0])
 
 
 def _row_blocks(X: Any) -> Iterator[Any]:
     """Return the blocks of rows of a Dask array, not computed."""
     return (X.blocks[k] for k in range(X.numblocks[0]))
-
-
-def _read_fragment(part: Any, names: list[str]) -> Any:
-    """Return a file of an Arrow dataset as a table."""
-    return part.to_table(columns=names)
 
 
 def _has_client() -> bool:

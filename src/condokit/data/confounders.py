@@ -28,10 +28,8 @@ def encode(name: str, columns: Sequence[Any], declared: bool = False) -> Confoun
     levels, codes = factorize(columns, name, allow_missing=True)
     large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
     if large and kind == "category" and not declared:
-        text = (
-            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float; if its "
-        )
-        raise refusal(text + "numbers are categories, {@list it in `categorical`}.", name=name)
+        text = "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float; if "
+        raise refusal(text + "they are categories, {@list it in `categorical`}.", name=name)
     return Confounder(name, False, levels, codes, n_missing=int((codes < 0).sum()))
 
 
@@ -72,8 +70,9 @@ def refuse_extreme_numbers(name: str, values: Array) -> None:
         raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
 
 
-def has_two_values(known: Array) -> bool:
+def has_two_values(values: Array) -> bool:
     """Tell whether numbers have at most two distinct values, and so are taken as categories."""
+    known = values[~np.isnan(values)]
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
     return bool(((known == low) | (known == high)).all())
 

@@ -102,9 +102,7 @@ class Continuous:
             left = (one.squares[:, 0] - n * (one.roots()[1][:, :, 0] ** 2).sum(axis=1)) / n
             e = x - one.mean[groups, -1] - self.curves(values, groups, j)
             t = (_NU + 1) / (_NU + e**2 / np.maximum(left, SMALLEST**2)[groups])
-            mean = np.bincount(near, t, n_near) / ones_for_zeros(
-                np.bincount(near, minlength=n_near)
-            )
+            mean = np.bincount(near, t, n_near) / ones_for_zeros(np.bincount(near, None, n_near))
             t = np.where((_rows_worth(t * weights, near, n_near) < least)[near], mean[near], t)
             total = np.bincount(groups, t, len(n))
             t /= (total / ones_for_zeros(np.bincount(groups, minlength=len(n))))[groups]
@@ -117,9 +115,8 @@ class Continuous:
                 G = one.scatter[np.ix_(mine, columns, columns)]
                 one.scatter[mine[:, None], columns, -1] = G @ beta[:, 0]
             self.robust[j] = one
-        several = (
-            np.bincount(spots.cell[np.unique(number, return_index=True)[1]], minlength=len(n)) > 1
-        )
+        first = np.unique(number, return_index=True)[1]
+        several = np.bincount(spots.cell[first], minlength=len(n)) > 1
         worth = _rows_worth(t * weights, near, n_near)[near][several[groups]]
         self.smallest[j] = float(worth.min(initial=np.inf))
 

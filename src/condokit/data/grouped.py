@@ -39,9 +39,8 @@ class GroupedMoments:
 
     def __init__(self, n_groups: int, n_features: int, products: bool = False) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
-        self.known: Array | None = (
-            None  # (n_groups, n_features): rows with a value, if some lack it
-        )
+        # (n_groups, n_features): rows with a value, if some lack it
+        self.known: Array | None = None
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
         self.few = subsample(n_features, _MOST_TOGETHER)  # features of the products
         self.products = GroupedScatter(n_groups, len(self.few)) if products else None
@@ -122,20 +121,13 @@ class GroupedMoments:
         return True
 
     def add_means(
-        self,
-        present: Array,
-        count: Array,
-        known: Array | None,
-        origin: Any,
-        shift: Array,
-        second: Array,
-        third: Array,
-        fourth: Array,
+        self, present: Array, count: Array, known: Array | None, origin: Any, *powers: Array
     ) -> None:
         """Add groups, given the means of the first four powers of differences from an origin.
 
         From these follow the central moments, of which the fourth is at least the squared variance.
         """
+        shift, second, third, fourth = powers
         square = shift**2
         squares = np.maximum(second - square, 0.0)
         cubes = third - shift * (3 * second - 2 * square)
@@ -192,18 +184,12 @@ class GroupedMoments:
         return other
 
     def _add(
-        self,
-        present: Array,
-        count: Array,
-        known: Array | None,
-        mean: Array,
-        squares: Array,
-        third: Array,
-        fourth: Array,
+        self, present: Array, count: Array, known: Array | None, mean: Array, *sums: Array
     ) -> None:
         """Add sums of other rows to the groups `present`, each of which occurs once."""
         if self.known is None and known is not None:
             self.known = np.repeat(self.count[:, None], self.mean.shape[1], axis=1)
+        squares, third, fourth = sums
         new = count[:, None] if known is None else known
         if not self.count[present].any():
             for name, table in zip(_POWERS, (mean, squares, third, fourth)):

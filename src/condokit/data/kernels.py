@@ -90,7 +90,7 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     shape = (len(left.Z), len(right.Z))
     if K.shape != shape:
         raise ValueError(
-            f"A kernel k(Z1, Z2) must return a matrix of shape {shape}. Got {K.shape}."
+            f"A kernel k(Z1, Z2) must return a matrix of shape {shape}, not {K.shape}."
         )
     if not np.isfinite(K).all() or (K < 0).any():
         raise ValueError("A kernel k(Z1, Z2) must return finite numbers that are not negative.")

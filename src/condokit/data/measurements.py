@@ -78,14 +78,10 @@ def measurements(
     taken = [name for name in numbers if name not in left]
     doubtful = [name for name, why in left.items() if why in (CODES, _IDENTIFIERS)]
     if left and (not taken or len(doubtful) >= len(taken)):
-        raise refusal(
-            "It is not clear which columns are features. These look like something else: {left}. "
-            "Name the features: {@features=}{names:names}, or {@features=}{every:names} for all "
-            "columns.",
-            left=reasons_in_words(left),
-            names=(taken or numbers or list(free))[:20],
-            every=["*"],
-        )
+        text = "It is not clear which columns are features. These look like something else: {left}."
+        text += " Name the features: {@features=}{names:names}, or {@features=}{every:names} for "
+        known = {"left": reasons_in_words(left), "every": ["*"]}
+        raise refusal(text + "all columns.", names=(taken or numbers or list(free))[:20], **known)
     return taken, {name: left[name] for name in free if name in left}
 
 

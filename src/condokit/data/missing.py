@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes, warn
-from condokit.data.arrays import sides
+from condokit.data.arrays import equal_columns, sides
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
@@ -93,9 +94,8 @@ def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedSc
     X = domains.of(moments.few).rows(rows)
     complete = np.where(np.isnan(X).any(axis=1), -1, cell[rows])
     found = GroupedScatter(len(moments.count), len(moments.few))
-    found.update(
-        np.nan_to_num(X), complete, None if domains.weights is None else domains.weights[rows]
-    )
+    weights = None if domains.weights is None else domains.weights[rows]
+    found.update(np.nan_to_num(X), complete, weights)
     return found
 
 
@@ -154,16 +154,11 @@ def warn_incomplete(domains: Study, n_rows: dict[str, int]) -> None:
     """Warn how many values are missing, and how many rows of each domain are used."""
     both = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in both)
-    warn(
-        "complete-rows",
-        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        "This map needs complete rows: it is fitted on {n_query:rows} query and "
-        "{n_reference:rows} reference rows.",
-        query=query,
-        reference=reference,
-        n_query=n_rows["query"],
-        n_reference=n_rows["reference"],
-    )
+    text = "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
+    text += "This map needs complete rows: it is fitted on {n_query:rows} query and "
+    text += "{n_reference:rows} reference rows."
+    numbers: dict[str, Any] = {f"n_{side}": n for side, n in n_rows.items()}
+    warn("complete-rows", text, query=query, reference=reference, **numbers)
 
 
 def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
@@ -174,10 +169,7 @@ def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
             yield features, kept & known
         return
     bits = [np.packbits(np.isnan(chunk), axis=0) for _, chunk in _as_given(domains)]
-    _, pattern = np.unique(np.concatenate(bits), axis=1, return_inverse=True)
-    pattern = pattern.ravel()
-    order = np.argsort(pattern, kind="stable")
-    for features in np.split(order, np.flatnonzero(np.diff(pattern[order])) + 1):
+    for features in equal_columns(np.concatenate(bits)):
         seen = [~np.isnan(chunk[:, 0]) for _, chunk in _as_given(domains.of(features[:1]))]
         yield features, kept & np.concatenate(seen)
 

@@ -140,7 +140,7 @@ def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Arra
         if lost.any():
             j = int(lost.argmax())
             text = (
-                "By {@'reliability'}, {name!r} has no signal in {label!r}: its variance there is "
+                "By {@'reliability'}, {name!r} has no signal in {label!r}, where its variance is "
             )
             text += "{total:.3g}, and that of its error {error:.3g}. Give a larger reliability, or "
             fields = {"total": variance[j] * unit[j] ** 2, "error": error[j] * unit[j] ** 2}

@@ -179,10 +179,7 @@ class GroupedProducts:
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return a copy with more groups, which are empty."""
         other = GroupedProducts(n_groups, self.n_columns, self.n_features)
-        other.own = {j: one.resized(n_groups) for j, one in self.own.items()}
-        here = len(self.count)
-        for name in _TABLES:
-            getattr(other, name)[:here] = getattr(self, name)
+        other.merge(self)
         return other
 
     def of(self, features: Array) -> "GroupedProducts":

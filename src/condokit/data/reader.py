@@ -12,7 +12,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, NeedsRows, did_you_mean, listing, refusal, require_domain, said
+from condokit.checks import Array, did_you_mean, listing, needs_rows, refusal, require_domain
 from condokit.data.arrays import sides
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
@@ -90,8 +90,8 @@ def _read_table(X: Any, roles: Roles, reference: Any, two: bool) -> Study:
         code, labels, old = (code == labels.index(both[1])).astype(np.intp), [*both], 1
     chosen = choose_features([found], roles.features, code)
     bridge = None if found.bridge is None else _bridges(found.bridge, code)
-    study = _assembled([found], chosen, code, labels, groups, weights)
-    return _with_confounders(replace(study, reference=old, samples=bridge), [found], roles, two)
+    own = {"code": code, "labels": tuple(labels), "groups": groups, "weights": weights}
+    return _study([found], chosen, roles, two, **own, reference=old, samples=bridge)
 
 
 def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: bool) -> Study:
@@ -118,8 +118,8 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
             f"{listing(by_name)}; they must be the same confounders."
         )
     found[1] = replace(found[1], confounders=[(name, by_name[name]) for name in names])
-    study = _assembled(found, chosen, code, ["query", "reference"], groups, row_weights(found))
-    return _with_confounders(study, found, roles[0], True)
+    own = {"code": code, "groups": groups, "weights": row_weights(found)}
+    return _study(found, chosen, roles[0], True, **own)
 
 
 def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
@@ -155,27 +155,6 @@ def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
     return False
 
 
-def _assembled(
-    found: Sequence[RoleColumns],
-    chosen: Chosen,
-    code: Array,
-    labels: list[Any],
-    groups: Array | None,
-    weights: Array | None,
-) -> Study:
-    """Return the study without its confounders, which are added later."""
-    return Study(
-        tuple(chosen.tables),
-        code,
-        [],
-        labels=tuple(labels),
-        weights=weights,
-        groups=groups,
-        left=chosen.left,
-        unused=unused_columns(found, chosen.tables),
-    )
-
-
 def _bridges(given: Any, site: Array) -> Array:
     """Return the number of each row's sample if it is in several domains, else -1."""
     names, sample = factorize([given], "bridge", allow_missing=True)
@@ -183,11 +162,17 @@ def _bridges(given: Any, site: Array) -> Array:
     return in_several(sample, site, sample >= 0)
 
 
-def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, two: bool) -> Study:
-    """Encode the confounders of all tables together, and leave out rows that cannot be used.
+def _study(
+    found: Sequence[RoleColumns], chosen: Chosen, roles: Roles, two: bool, **known: Any
+) -> Study:
+    """Return the study of all tables; `known` are fields of it.
 
-    Rows of bridges may lack confounders, because such samples are compared with themselves.
+    Confounders are encoded for all tables together, and rows that cannot be used are left out. Rows
+    of bridges may lack confounders, because such samples are compared with themselves.
     """
+    tables = tuple(chosen.tables)
+    known["unused"] = unused_columns(found, tables)
+    study = Study(tables, confounders=[], left=chosen.left, **known)
     code, labels, bridge = study.code, study.labels, study.samples
     called = ("query", "reference") if two else labels
     columns, reliability = mean_of_repeats([one.confounders for one in found], roles.reliability)
@@ -244,7 +229,7 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
+    doubtful = {n for n in numbers if has_two_values(as_array(columns[n], np.float64))}
     X = table.read(slice(0, table.n_rows))
     while True:
         continuous = [n for n in numbers if n not in doubtful]
@@ -256,7 +241,8 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
             {name: values[name] for name in continuous},
             values.get("sample_weight"),
             *_how_sampled(X),
-            _starts(blocks),
+            # where blocks begin
+            None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]]),
         )
         needed = dict.fromkeys([*table.labels, *found.taken])
         some = blocks.select(list(needed))
@@ -288,7 +274,7 @@ def _collected(blocks: Blocks, argument: str) -> Any:
         if n_rows > most:
             text = "{@" + argument + "} needs all rows in memory, but {@`X`} is too large: it has "
             text += "more than {most} rows of {width} columns. Select the columns that are needed, "
-            raise NeedsRows(said(text + "or some of the rows.", most=most, width=blocks.width))
+            raise needs_rows(text + "or some of the rows.", most=most, width=blocks.width)
         parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
     if not parts:
         raise refusal("{@'X'} has no rows.")
@@ -367,20 +353,9 @@ def _parts(domains: Study, rows: int) -> Iterator[Array]:
         yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
 
 
-def _known(column: Any) -> Array:
-    """Return the numbers of a column that are known."""
-    values = as_array(column, np.float64)
-    return values[~np.isnan(values)]
-
-
 def _how_sampled(X: Array) -> tuple[Array, int]:
     """Return the features from which rows are hashed, and how many rows of a domain to sample."""
     return marks_of(X), max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1]))
-
-
-def _starts(blocks: Blocks) -> Array | None:
-    """Return where the blocks of an array begin, and where the last one ends."""
-    return None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]])
 
 
 def _levels(tally: Tally, names: list[str | None]) -> dict[str | None, list[Any]]:

@@ -37,9 +37,8 @@ class Sheet:
     columns: dict[str, Any]  #: Values by column.
 
     def __post_init__(self) -> None:
-        lists = {
-            n: v.tolist() if hasattr(v, "tolist") else list(v) for n, v in self.columns.items()
-        }
+        given = self.columns.items()
+        lists = {n: v.tolist() if hasattr(v, "tolist") else list(v) for n, v in given}
         object.__setattr__(self, "columns", lists)
 
     @classmethod
@@ -115,9 +114,8 @@ class Sheet:
 
     def _cells(self) -> list[list[str]]:
         """Return the rows that are printed, names first."""
-        columns = [
-            [str(n), *map(show, values[:_PRINTED_ROWS])] for n, values in self.columns.items()
-        ]
+        given = self.columns.items()
+        columns = [[str(n), *map(show, values[:_PRINTED_ROWS])] for n, values in given]
         return [[" ".join(cell.splitlines()) for cell in row] for row in zip(*columns)]
 
     def __repr__(self) -> str:

@@ -58,20 +58,10 @@ class Roles:
                 raise ValueError("Give confounders or Z_query and Z_reference, not both.")
             Z = _both("confounders", confounders, are_names(confounders))
             arguments = "confounders", "confounders"
-        pairs = [
-            _both(name, given, isinstance(given, str))
-            for name, given in (("groups", groups), ("sample_weight", sample_weight))
-        ]
-        query, reference = (
-            cls(
-                confounders=Z[k],
-                confounders_argument=arguments[k],
-                groups=pairs[0][k],
-                sample_weight=pairs[1][k],
-                **others,
-            )
-            for k in (0, 1)
-        )
+        both = {"confounders": Z, "confounders_argument": arguments}
+        for name, given in (("groups", groups), ("sample_weight", sample_weight)):
+            both[name] = _both(name, given, isinstance(given, str))
+        query, reference = (cls(**{n: v[k] for n, v in both.items()}, **others) for k in (0, 1))
         return query, reference
 
     def read(self, table: Table) -> "RoleColumns":

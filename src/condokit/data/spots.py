@@ -255,10 +255,8 @@ def _divided(at: Array, size: Array, top: Array, least: float) -> Array:
 
 def _halves(at: Array, size: Array, top: Array, least: float) -> tuple[Array, Array] | None:
     """Return the points on both sides of the best cut, None if a side would be too small."""
-    away, n_parts = (
-        at - size @ at / size.sum(),
-        max(size.sum() / top.max() * (1 + 1e-9) // least, 2.0),
-    )
+    away = at - size @ at / size.sum()
+    n_parts = max(size.sum() / top.max() * (1 + 1e-9) // least, 2.0)
     for j in np.argsort(-(size @ away**2), kind="stable"):
         order = np.argsort(at[:, j], kind="stable")
         before = _worth(size[order], top[order])[:-1]

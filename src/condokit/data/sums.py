@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, NeedsRows, said
-from condokit.data.arrays import ones_for_zeros
+from condokit.checks import Array, needs_rows
+from condokit.data.arrays import equal_columns, ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.continuous import Continuous
@@ -193,8 +193,13 @@ class Sums:
 
     def of(self, places: Array) -> "Sums":
         """Return the sums of some of the features."""
-        more = None if self.again is None else partial(_again, self.again, places)
-        return replace(self, cells=self.cells.of(places), again=more)
+        whole = self.again
+
+        def again(make: Any, features: Array, **how: Any) -> Any:
+            """Read features again by their numbers in the whole table."""
+            return whole and whole(make, features=places[features], **how)
+
+        return replace(self, cells=self.cells.of(places), again=whole and again)
 
     def groups_of_cells(self, groups: Array) -> Array:
         """Return the group of each cell, given that of each row of the tables; -1 is none."""
@@ -238,10 +243,7 @@ class Sums:
     def alike(self) -> Iterator[tuple[Array, Array]]:
         """Yield features with equal counts of values in all cells, and which rows have values."""
         known = self.moments.n_values
-        _, number = np.unique(known, axis=1, return_inverse=True)
-        number = number.ravel()
-        order = np.argsort(number, kind="stable")
-        for features in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
+        for features in equal_columns(known):
             yield features, (known[:, features[0]] > 0)[self.cell]
 
     def most_frequent(self, rows: Array) -> tuple[Array, Array, Array]:
@@ -258,16 +260,7 @@ class Sums:
 
 def no_rows() -> ValueError:
     """Return the error that single rows are needed, but not known."""
-    return NeedsRows(
-        said(
-            "This needs single rows, which statistics do not contain. Statistics allow "
-            "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
-            "between moments. A matrix of few features needs statistics that were not read from a "
-            "file."
-        )
-    )
-
-
-def _again(again: Any, places: Array, make: Any, features: Array, **how: Any) -> Any:
-    """Read features again by their numbers in the whole table."""
-    return again(make, features=places[features], **how)
+    text = "This needs single rows, which statistics do not contain. Statistics allow "
+    text += "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
+    text += "between moments. A matrix of few features needs statistics that were not read from a "
+    return needs_rows(text + "file.")

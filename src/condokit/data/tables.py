@@ -114,17 +114,14 @@ class Table:
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(table.labels, table._dtypes())
-            if not (dtype.is_numeric() or dtype == nw.Boolean or self._is_all_null(label))
+            # a column without any value, of any type, is one of missing values
+            if not (dtype.is_numeric() or dtype == nw.Boolean)
+            and not 0 < self.n_rows == self._data[label].null_count()
         ]
         if text:
-            raise ValueError(
-                f"{self.name} has columns that are not numeric: {listing(text)}. {_CONVERT}"
-            )
+            bad = f"columns that are not numeric: {listing(text)}"
+            raise ValueError(f"{self.name} has {bad}. {_CONVERT}")
         return table
-
-    def _is_all_null(self, label: str) -> bool:
-        """Tell whether a column has no value at all: of any type, it is one of missing values."""
-        return self._is_frame and self.n_rows > 0 and self._data[label].null_count() == self.n_rows
 
     def names_of(self, chosen: Array) -> list[str]:
         """Return what the chosen features are called."""
@@ -251,18 +248,14 @@ class Table:
                 frame.columns = self.native.columns[list(self.positions)]
             return frame
         made = nw.from_dict(columns, backend=self._data.implementation)
-        if (nulls := self._nulls()) is not None:
+        own = [self._data[:, position] for position in self.positions]
+        if any(column.null_count() for column in own):  # null rather than NaN
+            nulls = np.column_stack([column.is_null().to_numpy() for column in own])
             lost = (nulls if depends is None else depends(nulls)) & np.isnan(values)
-            marks = [(name, mark) for name, mark in zip(names, lost.T) if mark.any()]
-            made = made.with_columns(*(_with_nulls(made, name, mark) for name, mark in marks))
+            for name, mark in ((n, mark) for n, mark in zip(names, lost.T) if mark.any()):
+                mask = nw.new_series("null", ~mark, backend=made.implementation)
+                made = made.with_columns(nw.when(mask).then(made[name]).alias(name))
         return made.to_native()
-
-    def _nulls(self) -> Array | None:
-        """Mark the values that are null rather than NaN; None if no value is."""
-        columns = [self._data[:, position] for position in self.positions]
-        if not any(column.null_count() for column in columns):
-            return None
-        return np.column_stack([column.is_null().to_numpy() for column in columns])
 
     def replaced(self, values: Array) -> "Table":
         """Return the table with other values of its features, and all other columns."""
@@ -382,12 +375,6 @@ def _floats(column: nw.Series[Any]) -> Array:
     if values.dtype.kind not in "fiub":  # null among whole numbers, decimals, or no value at all
         values = column.cast(nw.Float64).to_numpy()
     return np.asarray(values, dtype=np.float64)
-
-
-def _with_nulls(frame: nw.DataFrame[Any], name: str, marked: Array) -> Any:
-    """Return a column with null in the marked rows."""
-    mask = nw.new_series("null", marked, backend=frame.implementation)
-    return nw.when(~mask).then(frame[name]).alias(name)
 
 
 def _nullable_types(native: Any, positions: Sequence[int], names: Sequence[str]) -> dict[str, Any]:

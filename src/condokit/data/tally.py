@@ -245,12 +245,9 @@ class Reading:
         if self.starts is None:
             return replace(self, number=number)
         rows = slice(*self.starts[number : number + 2].tolist())
-        crossed, others = (
-            {name: given[rows] for name, given in part.items()}
-            for part in (self.categorical, self.continuous)
-        )
-        own: dict[str, Any] = {"categorical": crossed, "continuous": others, "starts": None}
-        own["number"] = number
+        own: dict[str, Any] = {"starts": None, "number": number}
+        for part in ("categorical", "continuous"):
+            own[part] = {name: given[rows] for name, given in getattr(self, part).items()}
         return replace(self, **own, weight=None if self.weight is None else self.weight[rows])
 
     def _columns(self, table: Table, roles: dict[Any, Any]) -> Any:

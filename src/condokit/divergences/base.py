@@ -15,7 +15,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.lbfgs import Evaluation, Objective, descend
 from condokit.solvers.solution import Solution
-from condokit.solvers.units import FeatureUnits, Units
+from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 
@@ -113,6 +113,26 @@ class Divergence(BaseEstimator, ABC):
         return None
 
 
+def in_units(solve: Callable[..., Solution]) -> Any:
+    """Decorate a closed form to compute with features in units of their spread.
+
+    So that no power overflows. Units are powers of two, so that nothing is rounded; they are the
+    same for both domains if the map has no scale.
+    """
+
+    @wraps(solve)
+    def solved(self: Any, family: DiagonalFamily, pair: MomentPair) -> Solution:
+        spreads = (ones_for_zeros(side.spread) for side in (pair, pair.swapped()))
+        to, own = (np.exp2(np.round(np.log2(spread))) for spread in spreads)
+        own = own if family.has_scale else to
+        found = solve(self, family, pair.in_units(own, to))
+        se_image = None if found.se_image is None else to * found.se_image
+        centre, scale = own * found.centre, found.scale * (to / own)
+        return replace(found, centre=centre, image=to * found.image, scale=scale, se_image=se_image)
+
+    return solved
+
+
 class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
 
@@ -157,8 +177,9 @@ class MomentDivergence(Divergence):
         """Return the value without its gradients."""
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
+    @in_units
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
-        """Find the best map of a family by L-BFGS, in units of the reference's spread.
+        """Find the best map of a family by L-BFGS, around the balanced means.
 
         Parameters
         ----------
@@ -172,32 +193,20 @@ class MomentDivergence(Divergence):
         Solution
             The map.
         """
-        units = FeatureUnits(summary, family.has_offset)
-        start = family.around(np.ones(len(summary.flat)), np.zeros(len(summary.flat)))
-        found = descend(self.moment_objective(summary, units), start, 1000, 1e-14, 1e-9)
-        centre = summary.weights @ summary.query.mean * family.has_offset
-        scale, offset = units.decode(found.scale, found.offset)
-        return Solution(scale, centre, offset + scale * centre, n_iter=found.n_iter)
-
-    def moment_objective(self, pair: MomentPair, units: FeatureUnits) -> Objective:
-        """Return the value as a function of scale and offset, in units of features."""
-        square = units.size**2
-
-        def scaled(side: Moments, mean: Array) -> Moments:
-            precision = side.precision * square
-            return replace(side, mean=mean, var=side.var / square, precision=precision)
-
-        query = scaled(pair.query, units.of_query(pair.query.mean))
-        reference = scaled(pair.reference, units.of_reference(pair.reference.mean))
+        both, weights = (summary.query, summary.reference), summary.weights
+        centre, image = (weights @ side.mean * family.has_offset for side in both)
+        query, reference = (replace(s, mean=s.mean - at) for s, at in zip(both, (centre, image)))
 
         def objective(scale: Array, offset: Array) -> Evaluation:
             mean, var = query.mean * scale + offset, query.var * scale**2
             mapped = replace(query, mean=mean, var=var, precision=query.precision / scale**2)
-            value, d_mean, d_var = self.value_and_grad(mapped, reference, pair.weights)
-            per_value = d_mean * query.mean + 2 * d_var * query.var * scale
-            return value, per_value.sum(axis=0), d_mean.sum(axis=0)
+            value, d_mean, d_var = self.value_and_grad(mapped, reference, weights)
+            d_scale = d_mean * query.mean + 2 * d_var * query.var * scale
+            return value, d_scale.sum(axis=0), d_mean.sum(axis=0)
 
-        return objective
+        start = family.around(np.ones(len(centre)), np.zeros(len(centre)))
+        found = descend(objective, start, 1000, 1e-14, 1e-9)
+        return Solution(found.scale, centre, image + found.offset, n_iter=found.n_iter)
 
     solve = by_descent  # a divergence with a closed form overrides this
 
@@ -219,36 +228,3 @@ class GaussianDivergence(MomentDivergence):
     @abstractmethod
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Find the best full matrix."""
-
-
-Solver = Callable[[Any, DiagonalFamily, MomentPair], Solution]
-
-
-def in_units(solve: Solver) -> Solver:
-    """Decorate a closed form to compute with features in units of their spread.
-
-    So that no power overflows. Units are powers of two, so that nothing is rounded; they are the
-    same for both domains if the map has no scale.
-    """
-
-    @wraps(solve)
-    def solved(self: Any, family: DiagonalFamily, pair: MomentPair) -> Solution:
-        spreads = (ones_for_zeros(side.spread) for side in (pair, pair.swapped()))
-        to, own = (np.exp2(np.round(np.log2(spread))) for spread in spreads)
-        own = own if family.has_scale else to
-        found = solve(self, family, pair.in_units(own, to))
-        se_image = None if found.se_image is None else to * found.se_image
-        centre, scale = own * found.centre, found.scale * (to / own)
-        return replace(found, centre=centre, image=to * found.image, scale=scale, se_image=se_image)
-
-    return solved
-
-
-def variance_of_mean(moments: Moments) -> Array:
-    """Return the sampling variance of the means, var / n: (n_values, n_features)."""
-    return moments.var / np.maximum(moments.count, 1.0)[:, None]
-
-
-def variance_of_variance(moments: Moments) -> Array:
-    """Return the sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
-    return 2 * moments.var**2 / np.maximum(moments.dof, 1.0)[:, None]

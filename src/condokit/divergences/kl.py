@@ -7,12 +7,7 @@ import numpy as np
 
 from condokit.checks import Array, check_integer, check_word
 from condokit.conditionals import Moments
-from condokit.divergences.base import (
-    GaussianDivergence,
-    in_units,
-    variance_of_mean,
-    variance_of_variance,
-)
+from condokit.divergences.base import GaussianDivergence, in_units
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import KLObjective
 from condokit.solvers.lbfgs import Evaluation, Objective
@@ -116,7 +111,7 @@ class ReverseKL(GaussianDivergence):
         if not family.has_offset:
             centre = image = none
         from_centre, from_image = query.mean - centre, reference.mean - image
-        error_query, error_reference = variance_of_mean(query), variance_of_mean(reference)
+        error_query, error_reference = query.variance_of_mean, reference.variance_of_mean
         if family.has_scale:
             spread = query.var + from_centre**2
             P = (v * spread).sum(axis=0)
@@ -131,8 +126,8 @@ class ReverseKL(GaussianDivergence):
             pull_query = v * (from_image - 2 * scale * from_centre)
             pull_reference = v * from_centre
             variance = (
-                (scale * v) ** 2 * variance_of_variance(query)
-                + pull**2 * variance_of_variance(reference)
+                (scale * v) ** 2 * query.variance_of_variance
+                + pull**2 * reference.variance_of_variance
                 + pull_query**2 * error_query
                 + pull_reference**2 * error_reference
             ).sum(axis=0)

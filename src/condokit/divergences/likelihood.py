@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from condokit.checks import Array, check_word
-from condokit.divergences.base import Divergence, GaussianDivergence
+from condokit.divergences.base import Divergence
 from condokit.law.estimate import fit_law
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.lbfgs import Evaluation, infinite
@@ -50,8 +50,8 @@ class PooledLikelihood(Divergence):
     """
 
     forms: ClassVar[dict[str, str]] = {
-        **GaussianDivergence.forms,
         "diagonal": "rows",
+        "matrix": "gaussians",
         "monotone": "rows",
     }
     is_weighted = False

@@ -159,13 +159,9 @@ def _covariances(strata: list[Array]) -> Array:
             "rows, merge levels, or use {@map='location-scale'}."
         )
     if fewest <= d:
-        warn(
-            "singular-covariance",
-            "The covariance of {d} features of {fewest:rows} rows is singular; the paper has "
-            "nothing against that, and the map follows noise.",
-            d=d,
-            fewest=fewest,
-        )
+        text = "The covariance of {d} features of {fewest:rows} rows is singular; the paper has "
+        text += "nothing against that, and the map follows noise."
+        warn("singular-covariance", text, d=d, fewest=fewest)
     spread = [np.atleast_2d(np.cov(rows, rowvar=False)) for rows in strata]
     return np.array(spread) + JITTER * np.eye(d)
 
@@ -185,14 +181,9 @@ class AffineKL(KLObjective):
 
     def descend(self, A: Array, b: Array, steps: int | None) -> Solution:
         """Minimise by at most so many steps of trust-region Newton conjugate gradients."""
-        found = minimize(
-            self.of_numbers,
-            np.append(A.ravel(), b),
-            jac=True,
-            hessp=self.hessian_product,
-            method="trust-ncg",
-            options={"maxiter": steps or _MOST_STEPS},
-        )
+        how: Any = {"method": "trust-ncg", "options": {"maxiter": steps or _MOST_STEPS}}
+        start, curve = np.append(A.ravel(), b), self.hessian_product
+        found = minimize(self.of_numbers, start, jac=True, hessp=curve, **how)
         A, b = self._split(found.x)
         return Solution.of(A, b, objective=float(found.fun), n_iter=int(found.nit))
 

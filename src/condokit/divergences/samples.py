@@ -142,9 +142,8 @@ def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[S
     gaussians = as_gaussians(cut)
     if samples.is_rectangular:
         return units, rectangular_starts(gaussians, on_means(samples))[: family.n_starts]
-    return units, matrix_starts(
-        gaussians, getattr(family, "n_starts", None), family.keeps_orientation
-    )
+    n_starts = getattr(family, "n_starts", None)
+    return units, matrix_starts(gaussians, n_starts, family.keeps_orientation)
 
 
 def on_means(samples: Samples) -> Solution:

@@ -6,13 +6,7 @@ import numpy as np
 
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
-from condokit.divergences.base import (
-    Divergence,
-    GaussianDivergence,
-    in_units,
-    variance_of_mean,
-    variance_of_variance,
-)
+from condokit.divergences.base import Divergence, GaussianDivergence, in_units
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import gap
 from condokit.solvers.lbfgs import Evaluation
@@ -85,10 +79,10 @@ class GaussianOT(GaussianDivergence):
                 + _variance_of_log_sd(reference, image, sd_reference, weights)
             )
             covariance = weights**2 @ (
-                (reference.mean - image) / sd_reference**2 * variance_of_mean(reference)
-                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query)
+                (reference.mean - image) / sd_reference**2 * reference.variance_of_mean
+                + scale * (query.mean - centre) / sd_query**2 * query.variance_of_mean
             )
-        at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
+        at_centre = reference.variance_of_mean + scale**2 * query.variance_of_mean
         se_image = np.sqrt(weights**2 @ at_centre)
         found = Solution(scale, centre, image, se_log_scale=se_log_scale, se_image=se_image)
         return decorrelated(found, covariance)
@@ -111,7 +105,7 @@ def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
 def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
     """Return the sampling variance of the logarithm of balanced standard deviations."""
     from_mean = moments.mean - mean
-    terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
+    terms = moments.variance_of_variance + 4 * from_mean**2 * moments.variance_of_mean
     return weights**2 @ terms / (4 * sd**4)
 
 

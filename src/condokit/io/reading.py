@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -62,21 +62,22 @@ def scan_table(
     batch_rows: int | None = None,
     columns: Sequence[str] | None = None,
     **text: Any,
-) -> Scan | Scans:
+) -> Scan:
     """Open a table to be read in batches, in constant memory; parameters as in `read_table`.
 
     `batch_rows` is the largest number of rows of a batch; by default a batch has about 16 MB. Of a
     Parquet file, only `columns` are read. Parquet from standard input is held in memory, since its
     index is at the end.
     """
-    files = files_of(path)
-    if len(files) > 1:
-        return Scans([partial(Scan, file, format, batch_rows, text, columns) for file in files])
-    return Scan(files[0], format, batch_rows, text, columns)
+    first, *others = files_of(path)
+    return Scan(first, format, batch_rows, text, columns, others)
 
 
 class Scan:
-    """A table that is read once, from top to bottom: iterate for `pyarrow.Table` batches."""
+    """A table that is read once, from top to bottom: iterate for `pyarrow.Table` batches.
+
+    `others` are more files with the same columns, which are read after the first.
+    """
 
     def __init__(
         self,
@@ -85,8 +86,11 @@ class Scan:
         batch_rows: int | None,
         text: Any,
         columns: Sequence[str] | None = None,
+        others: Sequence[str] = (),
     ) -> None:
-        self.path, self.current, self._files = path, path, ExitStack()
+        self.path, self._files = path, ExitStack()
+        self.current = path  # the file that is being read
+        self._others = [partial(Scan, file, format, batch_rows, text, columns) for file in others]
         self.format, zipped = format_of(path, format)
         arrow()
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
@@ -101,14 +105,15 @@ class Scan:
                     open(path, "rb").close()  # raises Python's errors, which `worded` knows
                 if self.format == "xlsx":
                     request = request._replace(content=_as_csv(path, piped))
-                self.schema, self.n_rows, self._tables = read(request)
+                self.schema, n_rows, self._tables = read(request)
                 self.names = list(self.schema.names)
                 request.check(self.names)
-                if self.n_rows == 0:  # None if it is not known before the end
+                if n_rows == 0:  # None if it is not known before the end
                     raise FileError(f"{shown(path)} has no rows.")
         except BaseException:
             self._files.close()
             raise
+        self._n_own, self.n_rows = n_rows, None if others else n_rows
         self.batch_rows = request.rows_of_batch(len(self.names))  # largest number in a batch
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -117,12 +122,20 @@ class Scan:
             with worded(self.path):
                 table = next(self._tables, None)
             if table is None:
-                if self.n_rows not in (None, n_read):
-                    raise FileError(f"{shown(self.path)} changed while it was read.")
-                return
+                break
             n_read += len(table)
             for start in range(0, len(table), self.batch_rows):
                 yield table.slice(start, self.batch_rows)
+        if self._n_own not in (None, n_read):
+            raise FileError(f"{shown(self.path)} changed while it was read.")
+        for opening in self._others:
+            with opening() as scan:
+                self.current = scan.path
+                if scan.names != self.names:
+                    raise FileError(f"{scan.path} has other columns than {self.path}.")
+                for table in scan:
+                    with worded(scan.path):
+                        yield table if table.schema == self.schema else table.cast(self.schema)
 
     def close(self, *_: object) -> None:
         """Close the file; nothing can be read after that."""
@@ -133,32 +146,6 @@ class Scan:
         return self
 
     __exit__ = close
-
-
-class Scans:
-    """Several files with the same columns, read one after another as one table."""
-
-    def __init__(self, opening: Sequence[Callable[[], Scan]]) -> None:
-        self._opening = opening
-        with opening[0]() as first:
-            self.path, self.names, self.schema = first.path, first.names, first.schema
-        self.current, self.n_rows = self.path, None
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        for opening in self._opening:
-            with opening() as scan:
-                self.current = scan.path  # the file that is being read
-                if scan.names != self.names:
-                    raise FileError(f"{scan.path} has other columns than {self.path}.")
-                for table in scan:
-                    with worded(scan.path):
-                        yield table if table.schema == self.schema else table.cast(self.schema)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: each file is closed after it was read."""
 
 
 def sha256(path: PathLike) -> str:

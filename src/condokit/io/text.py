@@ -272,25 +272,15 @@ class Text:
             ragged.append(row)
             return "error"
 
+        names, is_narrow = self.names if block.line > 1 else None, len(self.names) < _WIDE
+        rows = {"ignore_empty_lines": len(self.names) != 1, "invalid_row_handler": refuse}
+        rows |= {"delimiter": self.delimiter, "newlines_in_values": b'"' in block.content}
+        cells = {"check_utf8": False, "column_types": types, "null_values": self.marks}
         return arrow_csv.read_csv(
             arrow().BufferReader(block.content),
-            arrow_csv.ReadOptions(
-                use_threads=len(self.names) < _WIDE,
-                block_size=size,
-                column_names=self.names if block.line > 1 else None,
-            ),
-            arrow_csv.ParseOptions(
-                delimiter=self.delimiter,
-                newlines_in_values=b'"' in block.content,
-                ignore_empty_lines=len(self.names) != 1,
-                invalid_row_handler=refuse,
-            ),
-            arrow_csv.ConvertOptions(
-                check_utf8=False,
-                column_types=types,
-                null_values=self.marks,
-                decimal_point=self.decimal,
-            ),
+            arrow_csv.ReadOptions(use_threads=is_narrow, block_size=size, column_names=names),
+            arrow_csv.ParseOptions(**rows),
+            arrow_csv.ConvertOptions(**cells, decimal_point=self.decimal),
         )
 
     def explained(self, error: Exception, block: TextBlock, ragged: list[Any]) -> Exception:

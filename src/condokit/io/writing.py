@@ -96,16 +96,15 @@ def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[Non
 
 
 def spreadsheet(columns: Mapping[str, Any]) -> bytes:
-    """Return a table as CSV for people, in which no cell is a formula for a spreadsheet."""
+    """Return a table as CSV for people, in which no cell is a formula for a spreadsheet.
+
+    Text that would be one has a quote before it.
+    """
     text, rows = io.StringIO(), [columns, *zip(*columns.values())]
-    cells = [[_as_text(cell) for cell in row] for row in rows]
+    odd = lambda cell: isinstance(cell, str) and cell.startswith(_FORMULAS)  # noqa: E731
+    cells = [[f"'{cell}" if odd(cell) else cell for cell in row] for row in rows]
     csv.writer(text, lineterminator="\n").writerows(cells)
     return text.getvalue().encode()
-
-
-def _as_text(cell: Any) -> Any:
-    """Put a quote before text that a spreadsheet would take for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
 
 
 def check_target(path: PathLike, force: bool) -> None:
@@ -148,7 +147,7 @@ class Writer:
             self._waiting.append(table if same else table.cast(self._schema))
             self._size += table.nbytes
             if self._size >= _ROW_GROUP:
-                self._flush()
+                self.flush()
 
     def finish(self) -> None:
         """Write the rows that are still in memory, and the end of the file."""
@@ -180,23 +179,19 @@ class Writer:
         return _Lines(self._file, delimiter)
 
     def flush(self) -> None:
-        """Write the rows that are still in memory."""
-        with worded(self.path, "written"):
-            if self._waiting:
-                self._flush()
-
-    def _flush(self) -> None:
-        """Write the tables in memory as one."""
-        pa = arrow()
-        table = pa.concat_tables(self._waiting)
-        self._waiting, self._size = [], 0
-        if self.format != "arrow":
-            self._sink.write_table(table, len(table) or None)
+        """Write the rows that are still in memory, as one table."""
+        if not self._waiting:
             return
-        for place, field in enumerate(self._schema):
-            if pa.types.is_dictionary(field.type):
-                table = table.set_column(place, field, self._extend(place, table.column(place)))
-        self._sink.write_table(table)
+        pa = arrow()
+        with worded(self.path, "written"):
+            table = pa.concat_tables(self._waiting)
+            self._waiting, self._size = [], 0
+            if self.format == "arrow":
+                for place, field in enumerate(self._schema):
+                    if pa.types.is_dictionary(field.type):
+                        longer = self._extend(place, table.column(place))
+                        table = table.set_column(place, field, longer)
+            self._sink.write_table(table, None if self.format == "arrow" else len(table) or None)
 
     def _extend(self, place: int, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Extend the dictionary of earlier batches: an Arrow file can only add to it."""

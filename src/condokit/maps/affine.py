@@ -129,9 +129,8 @@ class AffineMap(Map):
             return maps[0]
         offset = np.tensordot(weights, [one.offset for one in maps], axes=1)
         arrays = average([one.matrix for one in maps], weights).arrays()
-        return cls(
-            offset=offset, **arrays, feature_names=maps[0].feature_names, links=maps[0].links
-        )
+        first = maps[0]
+        return cls(offset=offset, **arrays, feature_names=first.feature_names, links=first.links)
 
     def inverse(self) -> "AffineMap":  # noqa: D102
         if self.is_rectangular:

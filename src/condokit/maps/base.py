@@ -12,15 +12,7 @@ from typing import Any, ClassVar, Self
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import (
-    Array,
-    NeedsRows,
-    check_word,
-    did_you_mean,
-    listing,
-    said,
-    unknown_columns,
-)
+from condokit.checks import Array, check_word, did_you_mean, listing, needs_rows, unknown_columns
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
@@ -375,7 +367,7 @@ class Map(ABC):
                 "'return_std' out for other maps."
             )
         if blocks_of(X) is not None:
-            raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
+            raise needs_rows("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
         table = self._matched(X)
         errors = table.output(self.shape[0])
         for rows, chunk in table.chunks():

@@ -227,7 +227,7 @@ class Affine(MatrixFamily):
         reflections in turn; at most 3 beyond 30 features, and 20 for divergences between samples.
         A search ends early with a map that only chance could improve upon.
     max_iter : int, default=100
-        Most Newton steps or sweeps over rows; five times as many of L-BFGS.
+        Most Newton steps; of L-BFGS, five times as many given more than two support values.
     links : as for `LocationScale`, default=None
         The scale on which the map is affine.
     orientation : {"any", "kept"}, default="any"

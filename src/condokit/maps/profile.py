@@ -87,7 +87,11 @@ def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile
     found = Profile.of(X, n_rows, groups=groups)
     if not hidden:
         return found
-    known, gaps = (_with_some(mark, groups) for mark in (~np.isnan(X), np.isnan(X)))
+    marks = np.isnan(X)
+    known, gaps = (
+        (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
+        for mark in (~marks, marks)
+    )
     few, mean, sd = too_few(known), found.mean, found.sd
     missing = np.where(small_cells(known), 1.0, found.missing)
     missing = np.where(small_cells(gaps), 0.0, missing)
@@ -119,11 +123,6 @@ def _tails(X: Array, D: Array, gaps: Array) -> Array:
     tied = drift.are_tied(np.sort(X[subsample(len(X), some)], axis=0))
     tails = np.where(tied, drift.TIED, drift.degrees_of_freedom(kurtosis, n))
     return np.where(n < _ROWS_FOR_TAILS, np.nan, tails)
-
-
-def _with_some(mark: Array, groups: Array | None) -> Array:
-    """Count the marked rows, or the subjects with a marked row, for every feature."""
-    return (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
 
 
 def _by_subject(reduce: np.ufunc, values: Array, groups: Array) -> Array:
@@ -174,11 +173,6 @@ class Profile:
             low, high = np.where(enough, ordered[0][k], -np.inf), np.where(enough, highest, np.inf)
         tails = None if len(X) < _ROWS_FOR_TAILS else _tails(X, D - shift, gaps)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
-
-    def _n_known(self) -> Array:
-        """Return the number of values from which each feature's moments were computed."""
-        n = min(self.n_rows, _most_rows(len(self.mean)))
-        return np.maximum(n * (1 - self.missing), 2.0)
 
     def matches(self, other: "Profile") -> bool:
         """Tell whether two profiles, which may be rounded, may be of the same rows."""
@@ -481,7 +475,8 @@ class Monitor:
         """Return p-values of six tests that new rows have the same distribution as the old."""
         profile, n = self.profile, self.known
         assert profile is not None
-        m, sd = profile._n_known(), ones_for_zeros(profile.sd)
+        m = np.maximum(min(profile.n_rows, _most_rows(len(n))) * (1 - profile.missing), 2.0)
+        sd = ones_for_zeros(profile.sd)
         if profile.is_from_file:  # moments are rounded, and differences by rounding are not drift
             mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * steps(profile.sd) / sd, 0.0)
             less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)

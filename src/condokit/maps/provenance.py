@@ -16,7 +16,7 @@ import scipy
 import condokit
 from condokit.checks import Array
 from condokit.data.study import Confounder, Study
-from condokit.io.schema import MAPS
+from condokit.io.schema import MAPS, shown
 
 _DEEPEST = 6  # levels of nesting
 _MOST_ENTRIES = 100_000  # of all lists and dicts together
@@ -24,6 +24,7 @@ _LONGEST_TEXT = 100_000  # characters
 _LARGEST = 1 << 63  # whole numbers below this fit in 64 bits
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
+_version = cache(metadata.version)  # which is slow to look up
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -60,23 +61,19 @@ def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
     match value:
         case None | bool():
             return value
-        case str() if len(value) > _LONGEST_TEXT:
-            raise ValueError(f"'provenance' holds a text of {len(value)} characters.")
-        case str():
+        case str() if len(value) <= _LONGEST_TEXT:
             return str(value)
         case int() if abs(value) < _LARGEST:
             return int(value)
         case float() if math.isfinite(value):
             return float(value)
-        case int() | float():
-            raise ValueError("'provenance' must hold finite numbers only.")
-        case Mapping():
-            if not all(isinstance(key, str) for key in value):
-                raise ValueError("The keys of 'provenance' must be strings.")
-        case list() | tuple():
+        case Mapping() if not all(isinstance(key, str) for key in value):
+            raise ValueError("The keys of 'provenance' must be strings.")
+        case Mapping() | list() | tuple():
             pass
         case _:
-            raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
+            text = "'provenance' must hold finite numbers, lists, dicts and text that is not too "
+            raise ValueError(f"{text}long. Got {shown(value)}: use its repr.")
     room[0] -= len(value)
     if depth >= _DEEPEST or room[0] < 0:
         raise ValueError("'provenance' is too deeply nested or too long.")
@@ -92,12 +89,6 @@ def thawed(value: Any) -> Any:
     return tuple(map(thawed, value)) if isinstance(value, tuple) else value
 
 
-@cache
-def _installed(package: str) -> str:
-    """Return the version of a package without importing it; the lookup is slow."""
-    return metadata.version(package)
-
-
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a map depends on."""
     return {
@@ -105,7 +96,7 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
-        "scikit-learn": _installed("scikit-learn"),
+        "scikit-learn": _version("scikit-learn"),
     }
 
 

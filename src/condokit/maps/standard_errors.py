@@ -73,30 +73,8 @@ class StandardErrors(ABC):
         return found
 
 
-class LineErrors(StandardErrors):
-    """Errors of affine maps, which other affine maps propagate exactly."""
-
-    centre: Array
-
-    @abstractmethod
-    def at(self, centre: Array) -> Any:
-        """Return the same errors, parametrised around another centre."""
-
-    @abstractmethod
-    def passed(self, map: Any) -> Any:
-        """Return the errors after another affine map."""
-
-    @abstractmethod
-    def behind(self, map: Any, centre: Array) -> Any:
-        """Return the errors as functions of the input of an affine map that is applied before."""
-
-    @abstractmethod
-    def plus(self, other: Any, times: float = 1.0) -> Any:
-        """Return the errors of a sum with an independent error, its variance times `times`."""
-
-
 @dataclass(frozen=True)
-class DiagonalErrors(LineErrors):
+class DiagonalErrors(StandardErrors):
     r"""Standard errors of a diagonal map, x to r + m (x - c).
 
     Shrinkage is counted on the scales of :math:`\log m` and r: :math:`\tilde m^2
@@ -143,22 +121,27 @@ class DiagonalErrors(LineErrors):
         covariance = self.covariance + (centre - self.centre) * self.of_scale**2
         return replace(self, of_image=image, centre=centre, covariance=covariance)
 
-    def passed(self, map: Any) -> LineErrors:  # noqa: D102
+    def passed(self, map: Any) -> "LineErrors":
+        """Return the errors after another affine map."""
         if map.kind != "diagonal":
             return self.draws().passed(map)
         scale, image = np.abs(map.scale) * self.of_scale, np.abs(map.scale) * self.of_image
         both = map.scale**2 * self.covariance
         return replace(self, of_scale=scale, of_image=image, covariance=both)
 
-    def behind(self, map: Any, centre: Array) -> LineErrors:  # noqa: D102
+    def behind(self, map: Any, centre: Array) -> "LineErrors":
+        """Return the errors as functions of the input of an affine map that is applied before."""
         if map.kind != "diagonal":
             return self.draws().behind(map, centre)
         here = self.at(map.without_links(centre[None])[0])
         scale, both = here.of_scale * np.abs(map.scale), here.covariance * map.scale
         return replace(here, of_scale=scale, covariance=both, centre=centre)
 
-    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:
-        """Return the errors of a sum; variances and covariances add up around one centre."""
+    def plus(self, other: "LineErrors", times: float = 1.0) -> "LineErrors":
+        """Return the errors of a sum; variances and covariances add up around one centre.
+
+        The variance of the other, which is independent, counts `times` as much.
+        """
         if not isinstance(other, DiagonalErrors):
             return self.draws().plus(other, times)
         other, root = other.at(self.centre), np.sqrt(times)
@@ -221,7 +204,7 @@ class CurveErrors(StandardErrors):
 
 
 @dataclass(frozen=True)
-class DrawnErrors(LineErrors):
+class DrawnErrors(StandardErrors):
     r"""Standard errors of a matrix as draws: changes of all its entries, whose squares add up.
 
     :math:`\mathrm{se}_j(x)^2 = \sum_k (i_{kj} + s_{kj}' (x - c))^2` over draws k, for output j.
@@ -246,16 +229,16 @@ class DrawnErrors(LineErrors):
             out[start : start + step] = np.linalg.norm(change, axis=0)
         return out
 
-    def at(self, centre: Array) -> "DrawnErrors":  # noqa: D102
+    def at(self, centre: Array) -> "DrawnErrors":
+        """Return the same errors, parametrised around another centre."""
         images = self.images + self.scales @ (centre - self.centre)
         return replace(self, images=images, centre=centre)
 
     def passed(self, map: Any) -> "DrawnErrors":
         """Return the errors after another affine map, which is applied to every draw."""
         if map.kind == "diagonal":
-            return replace(
-                self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
-            )
+            scales = map.scale[:, None] * self.scales
+            return replace(self, scales=scales, images=map.scale * self.images)
         A, scales, images = map.A, self.scales, self.images
         if self.by_output:  # one draw for each output, so that they stay independent
             scales, images = (
@@ -264,7 +247,8 @@ class DrawnErrors(LineErrors):
             )
         return replace(self, scales=A @ scales, images=images @ A.T, by_output=False)
 
-    def behind(self, map: Any, centre: Array) -> "DrawnErrors":  # noqa: D102
+    def behind(self, map: Any, centre: Array) -> "DrawnErrors":
+        """Return the errors as functions of the input of an affine map that is applied before."""
         here = self.at(map.without_links(centre[None])[0])
         return replace(here, scales=here.scales @ map.A, centre=centre)
 
@@ -295,6 +279,9 @@ class DrawnErrors(LineErrors):
     def _size(self) -> float:
         """The error of the image of the centre, of all outputs together."""
         return float(np.sqrt((self.images**2).sum()))
+
+
+LineErrors = DiagonalErrors | DrawnErrors  # of affine maps, which others propagate exactly
 
 
 def drawn(scales: Array, offsets: Array, pull: tuple[Array, Array] | None = None) -> LineErrors:

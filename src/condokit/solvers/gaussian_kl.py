@@ -1,12 +1,10 @@
-"""The Gaussian KL divergence of full matrices: the objective, and three ways to minimise it."""
+"""The Gaussian KL divergence of full matrices: the objective, and two ways to minimise it."""
 
-import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import linalg
 from scipy.optimize import minimize
 from scipy.special import digamma
 
@@ -122,7 +120,7 @@ class KLObjective:
     def explore(self, B: Array, c: Array) -> Solution:
         """Return a map near the local minimum that is reached from B, at low cost."""
         if len(B) > MOST_DENSE:
-            return self._by_size(B, 5, 50)
+            return self._by_descent(B, 50)
         best = lbfgs(self._on_operator(B), B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
         return self._finished(best.x.reshape(B.shape), int(best.nit))
 
@@ -130,12 +128,11 @@ class KLObjective:
         """Return the local minimum that is reached from B; the sign of det B is kept."""
         if len(B) <= MOST_DENSE:
             return self._finished(*self._newton(B, max_iter))
-        return self._by_size(B, max_iter, 5 * max_iter)
+        # two support values hardly determine a matrix: an early stop keeps it near its start
+        return self._by_descent(B, max_iter if len(self.weights) <= 2 else 5 * max_iter)
 
-    def _by_size(self, B: Array, n_sweeps: int, max_iter: int) -> Solution:
-        """Minimise for many features: by row sweeps for two support values, else by L-BFGS."""
-        if len(self.weights) <= 2:
-            return self._finished(*self._row_sweeps(B, n_sweeps))
+    def _by_descent(self, B: Array, max_iter: int) -> Solution:
+        """Minimise for many features, by L-BFGS."""
         return descend(keeping_orientation(self, B), AllMatrices(B, self.offset(B)), max_iter)
 
     def _finished(self, B: Array, n_iter: int) -> Solution:
@@ -181,50 +178,6 @@ class KLObjective:
         settings["hess"] = lambda v: self._hessian(np.linalg.pinv(v.reshape(B.shape)))
         best = minimize(self._on_operator(B), B.ravel(), jac=True, **settings)
         return best.x.reshape(B.shape), int(best.nit)
-
-    def _row_sweeps(self, B: Array, max_iter: int) -> tuple[Array, int]:
-        r"""Closed-form updates of one row at a time, for at most two support values.
-
-        Two pairs of matrices can be diagonalised at once, :math:`E' P_k E` and :math:`F' C_k F`.
-        With :math:`B = E Z F'` the quadratic form separates into rows z,
-        :math:`z' M_i z - 2 q_i' z` with :math:`M_i` diagonal plus rank one, and the determinant is
-        linear in each row. With y the i-th column of :math:`Z^{-1}`, the best row is
-        :math:`M_i^{-1}(q_i + y / \tau)`, where :math:`\tau` solves
-        :math:`\tau^2 - (y' M_i^{-1} q_i) \tau - y' M_i^{-1} y = 0`. A sweep costs O(d^3), lowers
-        the divergence, and keeps the sign of the determinant.
-        """
-        delta, E = linalg.eigh(self.precision[0], self.weighted.sum(axis=0))
-        gamma, F = linalg.eigh(self.cov[0], np.tensordot(self.weights, self.cov, axes=1))
-        share = self.weights[0] * delta
-        H = np.outer(share, gamma)
-        tie, jump, wanted = np.zeros((3, len(B)))
-        if len(self.weights) > 1:
-            H += np.outer(1 - share, (1 - self.weights[0] * gamma) / self.weights[1])
-            tie = share * (1 - share)
-            jump = F.T @ (self.mean[0] - self.mean[1])
-            wanted = np.linalg.solve(E, self.goal[0] - self.goal[1])
-        Z = np.linalg.solve(E, B) @ np.linalg.inv(F).T
-        bent = jump / H  # row i: diag(h_i)^-1 jump
-        reach = bent @ jump
-        damp = (tie / (1 + tie * reach))[:, None] * bent
-        Mq = (tie * wanted)[:, None] * (bent - reach[:, None] * damp)
-        n_iter, moved = 0, np.inf
-        while n_iter < max_iter and moved > 1e-9:
-            n_iter += 1
-            inverse = np.asfortranarray(np.linalg.inv(Z))
-            before = Z.copy()
-            for i in range(len(Z)):
-                y = inverse[:, i].copy()
-                My = y / H[i] - (bent[i] @ y) * damp[i]
-                linear, square = float(y @ Mq[i]), float(y @ My)
-                root = math.sqrt(linear**2 + 4 * square)
-                tau = (linear + root) / 2 if linear > 0 else 2 * square / (root - linear)
-                row = Mq[i] + My / tau
-                # the inverse of Z with its row replaced, in place
-                linalg.blas.dger(-1 / tau, y, (row - Z[i]) @ inverse, a=inverse, overwrite_a=1)
-                Z[i] = row
-            moved = float(np.abs(Z - before).max() / np.abs(Z).max())
-        return E @ Z @ F.T, n_iter
 
 
 def log_det_inverse(B: Array) -> tuple[float, Array | None]:

@@ -88,13 +88,8 @@ def lbfgs(
         if watch is not None and watch.stopped:
             finite(start)
             raise KeyboardInterrupt
-        return minimize(
-            finite,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": ftol, "gtol": gtol},
-        )
+        options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": ftol, "gtol": gtol}
+        return minimize(finite, start, jac=True, method="L-BFGS-B", options=options)
     except KeyboardInterrupt:
         if watch is None or best is None:
             raise

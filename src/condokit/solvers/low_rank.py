@@ -23,12 +23,8 @@ def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
     zero, function = np.zeros(len(U)), partial(objective.of_numbers, rank=rank)
     begin = np.concatenate([zero, U.ravel(), V.ravel(), zero])
     best = lbfgs(function, begin, max_iter=300, ftol=1e-6, gtol=1e-6)
-    return replace(
-        after_start(pair, start, best.x, rank),
-        objective=float(best.fun),
-        n_iter=int(best.nit),
-        gradient_norm=float(np.abs(best.jac).max()),
-    )
+    found, norm = after_start(pair, start, best.x, rank), float(np.abs(best.jac).max())
+    return replace(found, objective=float(best.fun), n_iter=int(best.nit), gradient_norm=norm)
 
 
 def penalty_of(pair: FactorPair) -> float:

@@ -158,7 +158,7 @@ def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
     only noise; without W, they would be regressed on means, as if rows had no spread. Strata are
     weighted by :math:`n m / (n + m)` with their n and m rows.
     """
-    weights = _told(pair)
+    weights = _weights_of_differences(pair)
     mean_q, total = pair.query.balanced(weights)
     mean_r = weights @ pair.reference.mean
     between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
@@ -167,8 +167,8 @@ def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
     return A, mean_r - A @ mean_q
 
 
-def _told(pair: GaussianPair) -> Array:
-    """Return weights of strata: the inverse variances of differences of their means."""
+def _weights_of_differences(pair: GaussianPair) -> Array:
+    """Return weights of strata, by the inverse variances of differences of their means."""
     n, m = pair.query.count, pair.reference.count
     weights = n * m / (n + m)
     return np.asarray(weights / weights.sum())
@@ -181,9 +181,10 @@ def means_regression(whole: GaussianPair, halves: list[GaussianPair]) -> Solutio
     half, averaged over strata, with features of the reference in units of their spread.
     """
     values = dict.fromkeys(_RIDGES if halves else (_RIDGE,), 0.0)
-    unit = ones_for_zeros(np.sqrt(np.diag(whole.reference.balanced(_told(whole))[1])))
+    cov = whole.reference.balanced(_weights_of_differences(whole))[1]
+    unit = ones_for_zeros(np.sqrt(np.diag(cov)))
     for learn, judge in zip(halves, halves[::-1]):
-        weights = _told(judge)
+        weights = _weights_of_differences(judge)
         within = np.tensordot(weights, judge.query.cov, axes=1)
         for ridge in values:
             A, b = means_map(learn, ridge)

@@ -98,14 +98,10 @@ class Solution:
         """Return what is known of the search, for the report."""
         is_diagonal = self.scale.ndim == 1
         size = np.abs(self.scale) if is_diagonal else np.linalg.svd(self.scale, compute_uv=False)
-        return {
-            "objective": self.objective,
-            "n_iter": self.n_iter,
-            "gradient_norm": self.gradient_norm,
-            "starts": self.starts,
+        names = ("objective", "n_iter", "gradient_norm", "starts", "curvature")
+        return {name: getattr(self, name) for name in names} | {
             "condition_number": float(size.max() / size.min()) if size.min() > 0 else np.inf,
             "flips_orientation": self.is_reflection,
-            "curvature": self.curvature,
         }
 
 
@@ -145,16 +141,9 @@ def without_offset(solution: Solution) -> Solution:
         log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
     scale = np.where(free, np.exp(log_gain), 1.0)
     information = 1 / se_log**2 + (scale * centre / se_image) ** 2
-    return replace(
-        solution,
-        scale=scale,
-        centre=zero,
-        image=zero,
-        se_log_scale=free / np.sqrt(information),
-        se_image=zero,
-        covariance=None,
-        evidence=None,
-    )
+    none: dict[str, Any] = dict.fromkeys(("centre", "image", "se_image"), zero)
+    none |= {"covariance": None, "evidence": None}
+    return replace(solution, scale=scale, se_log_scale=free / np.sqrt(information), **none)
 
 
 def no_change(centre: Array) -> Solution:
@@ -177,18 +166,11 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     """Join solutions of groups of features, given the numbers of each group's features."""
     features, parts = zip(*results)
     order = np.argsort(np.concatenate(features))
-
-    def together(records: Any, names: tuple[str, ...]) -> dict[str, Any]:
-        """Join the arrays that all records have."""
-        found = {name: [getattr(record, name) for record in records] for name in names}
-        return {
-            name: np.concatenate(values, axis=-1)[..., order]
-            for name, values in found.items()
-            if values[0] is not None
-        }
-
     names = ("scale", "centre", "image", "se_log_scale", "se_image", "covariance")
-    arrays = together(parts, names)
+    every = {name: [getattr(part, name) for part in parts] for name in names}
+    arrays: dict[str, Any] = {
+        n: np.concatenate(v)[order] for n, v in every.items() if v[0] is not None
+    }
     widening = [np.broadcast_to(part.widening, part.scale.shape) for part in parts]
     arrays["widening"] = np.concatenate(widening)[order]
     known = [part.evidence for part in parts if part.evidence is not None]

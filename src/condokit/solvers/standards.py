@@ -135,27 +135,22 @@ class Standards:
             alpha, beta = (_sum(w * part) for part in (found.alpha, found.beta))
             matrix += problems[i].along_axes(mixes[k], w.sum(), alpha, beta)
             shift, slope = shift + alpha, slope + beta
-        errors = self._errors(bases, problems, weights[:, 0], shift, slope) if with_errors else None
+        errors = self._errors(problems, weights[:, 0], shift, slope) if with_errors else None
         return Correction(weights.sum(axis=(2, 3)), shift, slope, matrix, self.axes, errors)
 
     def _errors(
-        self,
-        bases: Sequence[Base],
-        problems: "Sequence[_Residuals]",
-        weights: Array,
-        shift: Array,
-        slope: Array,
+        self, problems: "list[_Residuals]", weights: Array, shift: Array, slope: Array
     ) -> Array:
         """Return mean squared errors of a diagonal map's image and slope; their mean product."""
         # uncertainty of the base map is included; errors are measured from the average over all
         # base maps
         share = weights.sum(axis=(1, 2))
-        image = shift + share @ [base.image for base in bases]
-        slope = slope + share @ [base.slope for base in bases]
+        image = shift + share @ [one.base.image for one in problems]
+        slope = slope + share @ [one.base.slope for one in problems]
         n, result = self.n + _GUESSED, np.zeros((3, len(shift)))
         wide = float(stdtrit(n, 0.975) / ndtri(0.975)) ** 2  # Student's, for so few pairs
-        for base, problem, w in zip(bases, problems, weights[..., None]):
-            found = problem.solve(Mix(), with_errors=True)
+        for problem, w in zip(problems, weights[..., None]):
+            base, found = problem.base, problem.solve(Mix(), with_errors=True)
             noise = wide * found.square / n
             off = found.alpha + base.image - image, found.beta + base.slope - slope
             result[0] += _sum(w * (noise * found.of_alpha + off[0] ** 2))

@@ -22,6 +22,9 @@ class Units:
     the reference have unit variances. "as given": for families of which nothing is known.
     """
 
+    query: Gaussians  # in these units
+    reference: Gaussians
+
     def __init__(self, pair: GaussianPair, kind: str) -> None:
         self.weights = pair.weights
         self._middle_query, cov_query = pair.query.balanced(pair.weights)
@@ -40,26 +43,22 @@ class Units:
         if kind == "white":
             self._from_reference, self._to_reference = _roots(cov_reference)
         # of the matrices that lead back to the user's units of the query and of the reference
-        self.log_dets = [
-            float(np.linalg.slogdet(turn)[1]) for turn in (self._to_query, self._to_reference)
-        ]
-        self._hold(pair)
+        both = self._to_query, self._to_reference
+        self.log_dets = [float(np.linalg.slogdet(turn)[1]) for turn in both]
+        held = self.holding(pair)
+        self.query, self.reference = held.query, held.reference
 
     def holding(self, pair: GaussianPair) -> "Units":
-        """Return an object with another pair in the same units."""
+        """Return an object with another pair of Gaussians, converted to the same units."""
         other = copy(self)
-        other._hold(pair)
-        return other
-
-    def _hold(self, pair: GaussianPair) -> None:
-        """Store a pair of Gaussians, converted to these units."""
-        self.query, self.reference = (
+        other.query, other.reference = (
             Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
             for side, rows, turn in (
                 (pair.query, self.of_query, self._from_query),
                 (pair.reference, self.of_reference, self._from_reference),
             )
         )
+        return other
 
     def of_query(self, rows: Array) -> Array:
         """Return rows of the query in these units."""

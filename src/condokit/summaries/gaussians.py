@@ -1,7 +1,7 @@
 """Both domains as Gaussians at the compared confounder values, for maps with a matrix."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -95,6 +95,14 @@ class GaussianPair:
         start = start and (start[0] / unit[:, None] * unit, start[1] / unit)
         return GaussianPair(query, reference, self.weights, scores, self.shares, start)
 
+    def replaced(self, query: Gaussians, reference: Gaussians) -> "GaussianPair":
+        """Return the pair with other Gaussians, which are regularised as its own were."""
+        query, reference = (
+            side if name not in self.shares else regularise(side, self.shares[name])
+            for name, side in (("query", query), ("reference", reference))
+        )
+        return replace(self, query=query, reference=reference)
+
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
         scores = self.scores and self.scores[::-1]
@@ -167,7 +175,7 @@ def gaussian_pair(
 ) -> GaussianPair:
     """Return both domains as Gaussians at the support values: within strata, or along curves."""
     if conditional.is_smooth:
-        return _along_curves(domains, comparison, conditional, regularised)
+        return along_curves(domains, comparison, conditional, regularised)
     refuse_continuous(domains)
     place, support = comparison.place, comparison.support
     n_values, d = len(support.levels), domains.n_features
@@ -179,9 +187,8 @@ def gaussian_pair(
     n_folds, dealt = 1, np.zeros(len(place), dtype=np.intp)
     if regularised:
         n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
-        dealt = folds(
-            2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
-        )
+        of_side, marks = 2 * place + ~domains.is_query, domains.marks()
+        dealt = folds(of_side, n_folds, domains.groups, values=marks)
     # number of a cell: first the domain, then the fold, then the stratum, which changes fastest
     cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
     both = domains.gather(cell, 2 * n_folds * n_values, GroupedScatter)
@@ -211,28 +218,20 @@ def _scores(domains: Study, place: Array, sides: Sequence[Gaussians]) -> tuple[A
     return found[0], found[1]
 
 
-def _along_curves(
-    domains: Study, comparison: Comparison, conditional: Conditional, regularised: bool
-) -> GaussianPair:
-    """Return both domains as Gaussians at a few points."""
-    X, points = domains.rows(comparison.used), few_points(comparison)
-    return along_curves(X, points, domains, comparison, conditional, regularised)
-
-
 def along_curves(
-    X: Array,
-    points: tuple[Covariates, Array, Array],
     domains: Study,
     comparison: Comparison,
     conditional: Conditional,
     regularised: bool,
+    known: tuple[Array, tuple[Covariates, Array, Array]] | None = None,
 ) -> GaussianPair:
     """Return means and covariances :math:`D(z) R D(z)` at points.
 
     D(z) are the standard deviations given the confounders z, and R is the correlation of residuals,
-    which does not depend on z. X are the rows used; `points` are from `few_points`.
+    which does not depend on z. `known` are the rows used and `few_points`, if known already.
     """
     used, covariates = comparison.used, comparison.covariates
+    X, points = known or (domains.rows(used), few_points(comparison))
     (at, weights, nearest), n_folds = points, _FOLDS if regularised else 1
     sides, scores, shares = [], [], []
     for side in (comparison.is_query, ~comparison.is_query):

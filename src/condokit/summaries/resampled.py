@@ -12,14 +12,7 @@ from condokit.conditionals.base import Conditional, moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
-from condokit.summaries.gaussians import (
-    GaussianPair,
-    Gaussians,
-    along_curves,
-    few_points,
-    gaussians_of,
-    regularise,
-)
+from condokit.summaries.gaussians import GaussianPair, along_curves, few_points, gaussians_of
 from condokit.summaries.moments import MomentPair, cells, paired
 
 
@@ -82,7 +75,9 @@ def parcels(
         unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % most
     else:
         unit = np.zeros(len(cell), dtype=np.int64)
-        mark = _marks(domains)
+        # a number for each row that depends on its values only, not on the order of rows
+        way = np.random.default_rng(0).normal(size=domains.n_features)
+        mark = np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
         for c in np.unique(cell[used]):
             rows = used[cell[used] == c]
             rows = rows[np.argsort(mark[rows], kind="stable")]
@@ -97,12 +92,6 @@ def parcels(
     weights, inside = domains.weights[used], parcel[used]
     rows = np.bincount(inside, weights**2) / ones_for_zeros(np.bincount(inside, weights))
     return parcel, Parcels(number, cell_of_parcel, n_values, False, np.maximum(rows, 1.0))
-
-
-def _marks(domains: Study) -> Array:
-    """Return a number for each row that depends on its values only, not on the order of rows."""
-    way = np.random.default_rng(0).normal(size=domains.n_features)
-    return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
 
 
 class ResampledMoments:
@@ -138,10 +127,8 @@ class ResampledMoments:
 
     def _merged(self, drawn: Array) -> tuple[Array, ...]:
         """Return count, mean and sum of squares of cells."""
-        cell, merged = (
-            self.parcels.cell,
-            GroupedMoments(2 * self.n_values, self.stats.mean.shape[1]),
-        )
+        cell = self.parcels.cell
+        merged = GroupedMoments(2 * self.n_values, self.stats.mean.shape[1])
         merged.update(self.stats.mean, cell, drawn * self.stats.count)
         first = np.flatnonzero(np.diff(cell, prepend=-1))  # every cell has parcels, one by one
         within = np.add.reduceat(drawn[:, None] * self.stats.squares, first)
@@ -191,7 +178,7 @@ class ResampledGaussians:
             mean, square = np.split(total[1:] / total[0], [d])
             drawn.mean[c] = self.middle[c] + mean
             drawn.scatter[c] = n * (square.reshape(d, d) - np.outer(mean, mean))
-        return _with_shares(self.pair, *(gaussians_of(drawn.fold(k, 2)) for k in range(2)))
+        return self.pair.replaced(*(gaussians_of(drawn.fold(k, 2)) for k in range(2)))
 
 
 class ResampledCurves:
@@ -202,7 +189,7 @@ class ResampledCurves:
     ) -> None:
         self.pair, self.rng = pair, np.random.default_rng(0)
         self.domains, self.comparison, self.conditional = domains, comparison, conditional
-        self.rows, self.points = domains.rows(comparison.used), few_points(comparison)
+        self.known = domains.rows(comparison.used), few_points(comparison)
         own, groups = comparison.covariates, comparison.covariates.groups
         cell = own.category + own.n_categories * ~comparison.is_query
         number = np.arange(len(cell)) if groups is None else groups
@@ -214,15 +201,5 @@ class ResampledCurves:
         own = self.comparison.covariates
         weights = own.counts * self.parcels.weights(self.rng, amount)
         again = replace(self.comparison, covariates=replace(own, weights=weights))
-        how = self.domains, again, self.conditional, False
-        found = along_curves(self.rows, self.points, *how)
-        return _with_shares(self.pair, found.query, found.reference)
-
-
-def _with_shares(pair: GaussianPair, query: Gaussians, reference: Gaussians) -> GaussianPair:
-    """Return other Gaussians in a pair, with the same regularisation."""
-    query, reference = (
-        side if name not in pair.shares else regularise(side, pair.shares[name])
-        for name, side in (("query", query), ("reference", reference))
-    )
-    return replace(pair, query=query, reference=reference)
+        found = along_curves(self.domains, again, self.conditional, False, self.known)
+        return self.pair.replaced(found.query, found.reference)

@@ -60,7 +60,7 @@ class Rows:
         place = np.where(domains.is_query | (comparison.place < 0), 0, L) + comparison.place
         batch = 1 - comparison.is_query
         rows = cls._gathered(domains, used, batch, place, comparison.covariates, 2, 1)
-        query, reference = (moments_from(*part) for part in rows._sums())
+        query, reference = rows._moments()
         _, reference, flat = without_flat(query, reference, scaled)
         spread = np.sqrt(comparison.support.weights @ reference.var)
         return replace(rows, flat=flat, spread=spread)
@@ -78,23 +78,19 @@ class Rows:
         place[used] = batch * at.n_categories + at.category
         where = len(batches), batches.index(reference)
         rows = cls._gathered(study, used, batch, place, at, *where)
-        moments = [moments_from(*part) for part in rows._sums()]
-        flat = np.any([_is_flat(own) for own in moments], axis=0)
-        return replace(rows, flat=np.asarray(flat | rows.flat))
+        several = [own for own in rows._moments() if (own.dof > 0).any()]
+        flat = [rows.flat, *(is_flat(own.mean, own.var) for own in several)]
+        return replace(rows, flat=np.any(flat, axis=0))
 
     @classmethod
     def _gathered(
-        cls,
-        study: Study,
-        used: Array,
-        batch: Array,
-        place: Array,
-        at: Covariates,
-        K: int,
-        reference: int,
+        cls, study: Study, used: Array, batch: Array, place: Array, at: Covariates, *where: int
     ) -> "Rows":
-        """Gather strata; `place` is the stratum of every row, -1 for rows that are not compared."""
-        kind = partial(GroupedMoments, products=True)
+        """Gather strata; `place` is the stratum of every row, -1 for rows that are not compared.
+
+        `where` are the number of domains and that of the reference.
+        """
+        (K, reference), kind = where, partial(GroupedMoments, products=True)
         stats = study.gather(place, K * at.n_categories, kind)
         # domains as a whole: squares within strata plus those of the strata's means
         n, mean, squares = (np.stack(np.split(t, K)) for t in (stats.n, stats.mean, stats.squares))
@@ -112,14 +108,14 @@ class Rows:
         if study.n_bridges and (study.bridge[used] >= 0).any():
             bridge = study.bridge[used][order]
         flat = np.asarray(constant.any(axis=0))
-        where = batch[order], reference, at.take(order), stats, middle, unit
-        return cls(study, used, order, *where, flat, np.ones(len(flat)), groups, bridge)
+        known = batch[order], reference, at.take(order), stats, middle, unit
+        return cls(study, used, order, *known, flat, np.ones(len(flat)), groups, bridge)
 
-    def _sums(self) -> list[tuple[Array, Array, Array, Array]]:
-        """Return count, mean, squares and independent rows of the strata of every domain."""
-        stats = self.strata
-        parts = (np.split(t, self.n_batches) for t in (stats.count, stats.mean, stats.squares))
-        return [(n, mean, squares, n) for n, mean, squares in zip(*parts)]
+    def _moments(self) -> list[Moments]:
+        """Return the moments of the strata of every domain."""
+        tables = self.strata.count, self.strata.mean, self.strata.squares
+        parts = zip(*(np.split(table, self.n_batches) for table in tables))
+        return [moments_from(n, mean, squares, n) for n, mean, squares in parts]
 
     @property
     def n_batches(self) -> int:
@@ -241,8 +237,3 @@ class Rows:
             X[own] -= self.mean[b, mine]
             X[own] /= self.unit[b, mine]
         return X
-
-
-def _is_flat(own: Moments) -> Array:
-    """Mark features that are constant within the strata of a domain, if any has several rows."""
-    return is_flat(own.mean, own.var) & bool((own.dof > 0).any())
