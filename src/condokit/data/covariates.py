@@ -147,7 +147,7 @@ def projection(D: Array) -> Callable[[Array], Array]:
 
     def off(Y: Array) -> Array:
         """Return the residuals of Y."""
-        own = in_type[Y.dtype]
+        own: Array = in_type[Y.dtype]
         return np.subtract(Y, found := own @ (own.T @ Y), out=found)
 
     return off

@@ -155,8 +155,9 @@ class GroupedProducts:
         """
         L, c, n = self.pooled(groups, columns)
         whole = self.squares[groups].sum(axis=0) / max(n, 1e-300)
-        left = np.maximum(whole - (c**2).sum(axis=0), np.maximum(_RANK * whole, 1e-300))
-        noise = left / max(n, 1.0)  # variance of the errors of c
+        explained = (c**2).sum(axis=0)  # not more than the whole but for rounding
+        left = np.maximum(whole - explained, _RANK * np.maximum(whole, explained))
+        noise = np.maximum(left, 1e-300) / max(n, 1.0)  # variance of the errors of c
         V, d, W = np.linalg.svd(L[n_straight:, n_straight:].T)
         y = (V.T @ c[n_straight:])[:, None]  # (n_bent, 1, n_features)
         ratio = np.append(0.0, np.geomspace(1e-2, 1e6, 33))[:, None] / max(float(d @ d), 1e-300)

@@ -92,7 +92,7 @@ def _bent(X: Array, off: Callable[[Array], Array], q: Array) -> Array:
     for k in (2, 3):
         power, slope = power * t, k * t if k == 2 else k * t * t
         scores.append(off(slope - power))
-    squares, found = [], np.zeros(len(unit))
+    squares, found = list[Array](), np.zeros(len(unit))
     for k, score in enumerate(scores):
         for other, square in zip(scores[:k], squares):
             score -= other * (np.einsum("nd,nd->d", other, score) / square)

@@ -289,7 +289,7 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
         plain = _with_known_errors(recipe.divergence.solve(recipe.family, summary), summary)
         unit, flat = summary.spread, summary.flat
     plain = _counting_subjects(plain, unit, domains, comparison)
-    constant = flat & ~plain.law.get("mostly_zero", False)  # of which zeros stay zero
+    constant = flat & ~np.asarray(plain.law.get("mostly_zero", False))  # zeros stay zero
     if recipe.family.has_scale:
         warn_constant(table, constant)
     together = None

@@ -402,6 +402,7 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
     `near` are scales close to the minimum up to a common factor, to start from.
     """
     diagonal, left = np.arange(Q.shape[1]), np.arange(len(Q))  # features that still move
+    n = np.atleast_2d(n)
     if near is None:
         s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
     else:

@@ -192,7 +192,7 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     v = 1.0 if found.v is None else found.v
     if found.v is not None:
         root = root * np.sqrt(v)
-    precision = w if found.v is None else (1.0 if w is None else w) / v
+    precision = w if found.v is None else np.asarray(1.0 if w is None else w) / v
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
     a = at.apart(a, precision)

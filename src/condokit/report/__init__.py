@@ -59,7 +59,7 @@ def save(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     record = report.save(Path(folder, "report.html"), adapter, df, **roles)
     >>> record["verdict"]["word"]
-    'Better'
+    'better'
     """
     if isinstance(adapter, BatchAdapter):
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.disclosure import MIN_CELL, hidden_cells, hidden_counts, too_few
+from condokit.data.disclosure import MIN_CELL, hidden_cells, hidden_counts, shown_names, too_few
 from condokit.data.study import Study
 from condokit.trust.pictures import Pictures
 
@@ -50,6 +50,8 @@ def _components(known: Pictures) -> Iterator[dict[str, Any]]:
             codes = np.where(np.isfinite(c.values), np.digitize(c.values, [low, high]), -1)
             labels = [f"below {low:.3g}", f"{low:.3g} to {high:.3g}", f"from {high:.3g}"]
         if len(labels) <= _MOST_LEVELS:
+            counts = np.bincount(codes[codes >= 0], minlength=len(labels))
+            labels = shown_names(labels, counts)
             yield {"by": c.name, "labels": labels, "ellipses": _ellipses(known, codes, labels)}
 
 

@@ -255,10 +255,9 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     per_unit = steps(affine.links, rows.after[rows.is_query])  # errors are those of linked values
     features = _features_sheet(names, before, after, error, np.sqrt((per_unit**2).mean(axis=0)))
-    unused = unused_that_matter(domains)
     found = known.agreement
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
-    apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
+    apart = [] if known.by_bridges else [*unused_that_matter(domains), *filter(None, [misfit])]
     own = _doubts(domains, comparison, error, before, after, known)
     doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
