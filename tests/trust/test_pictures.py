@@ -53,7 +53,7 @@ def test_curves_are_means_of_bins_of_equal_rows():
     X = {"before": rng.normal(size=(219, 3)) + age[:, None], "after": rng.normal(size=(219, 3))}
     confounders = [Confounder("age", True, values=age), Confounder("sex", levels=["F"])]
     labels = ["a", "b", "c"]
-    found = list(_curves(X, [2, 0], ["x", "y", "z"], domain, labels, confounders))
+    found = list(_curves(X, np.ones((219, 3), bool), [2, 0], ["x", "y", "z"], domain, labels, confounders))
     assert [one["feature"] for one in found] == ["z", "x"]
     for one, j in zip(found, (2, 0)):
         assert one["confounder"] == "age"

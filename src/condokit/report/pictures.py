@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.disclosure import MIN_CELL, hidden_cells, hidden_counts, shown_names, too_few
+from condokit.data.disclosure import (
+    MIN_CELL,
+    hidden_cells,
+    hidden_counts,
+    shown_names,
+    small_cells,
+    too_few,
+)
 from condokit.data.study import Study
 from condokit.trust.pictures import Pictures
 
@@ -50,13 +57,16 @@ def _components(known: Pictures) -> Iterator[dict[str, Any]]:
             codes = np.where(np.isfinite(c.values), np.digitize(c.values, [low, high]), -1)
             labels = [f"below {low:.3g}", f"{low:.3g} to {high:.3g}", f"from {high:.3g}"]
         if len(labels) <= _MOST_LEVELS:
-            counts = np.bincount(codes[codes >= 0], minlength=len(labels))
-            labels = shown_names(labels, counts)
+            labels = shown_names(labels, np.bincount(codes[codes >= 0], minlength=len(labels)))
             yield {"by": c.name, "labels": labels, "ellipses": _ellipses(known, codes, labels)}
 
 
 def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return an ellipse of every group that has rows enough, before and after the maps."""
+    """Return an ellipse of every group that has rows enough, before and after the maps.
+
+    One more is left out where all rows less the others would be few.
+    """
+    hidden = hidden_cells(np.bincount(codes + 1, minlength=len(labels) + 1))[1:]
     both = np.concatenate(list(known.scores.values()))
     low, high = np.quantile(both, [0.02, 0.98], axis=0)
     size = np.where(high > low, high - low, 1.0)
@@ -66,7 +76,7 @@ def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, lis
         at = (scores - low) / size * [_WIDE, -_HIGH] + [0, _HIGH]
         for b, label in enumerate(labels):
             part = at[codes == b]
-            if too_few(len(part), MIN_CELL):
+            if hidden[b] or too_few(len(part)):
                 continue
             width, axes = np.linalg.eigh(np.cov(part.T))
             rx, ry = _HALF * np.sqrt(np.maximum(width[::-1], 0.0))
@@ -102,6 +112,7 @@ def sites_table(study: Study) -> Iterator[dict[str, Any]]:
         n = int(mine.sum())
         groups = None if study.groups is None else len(np.unique(study.groups[mine]))
         gaps = None if study.gaps is None else float(study.gaps[b].sum())
+        gaps = 0.0 if gaps and small_cells(gaps) else gaps
         yield {
             "site": str(label),
             "rows": hidden_counts(np.array([float(n)]))[0],
@@ -113,12 +124,12 @@ def sites_table(study: Study) -> Iterator[dict[str, Any]]:
 
 def _told(confounder: Any, mine: Array, n: int) -> str:
     """Return mean and standard deviation of a number, shares of levels, nothing of too few rows."""
-    if too_few(n, MIN_CELL):
+    if too_few(n):
         return "–"
     if confounder.values is not None:
         z = confounder.values[mine]
         z = z[np.isfinite(z)]
-        return f"{z.mean():.3g} ± {z.std():.2g}" if len(z) else "–"
+        return "–" if too_few(len(z)) else f"{z.mean():.3g} ± {z.std():.2g}"
     codes = confounder.codes[mine]
     counts = np.bincount(codes[codes >= 0], minlength=len(confounder.levels)).astype(float)
     hidden = hidden_cells(counts, MIN_CELL)

@@ -14,6 +14,7 @@ from condokit.conditionals.curves import Splines
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
+from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.data.missing import with_gaps
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles, recalled
@@ -110,9 +111,13 @@ class ComparableRows:
     covariates: Covariates | None  # continuous confounders, if there are any
     groups: Array | None  # the subject of each row
     row_number: Array  # in the table
+    few: Array | None = None  # (n_features,), whether a domain has too few values
+    min_cell: int = MIN_CELL  # rows, below which figures are not shown
 
     @classmethod
-    def of(cls, domains: Study, comparison: Comparison, affine: Map) -> "ComparableRows":
+    def of(
+        cls, domains: Study, comparison: Comparison, affine: Map, min_cell: int = MIN_CELL
+    ) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.place
         row_number = _evenly_taken(domains, place >= 0)
@@ -128,9 +133,22 @@ class ComparableRows:
         groups = None if domains.groups is None else domains.groups[row_number]
         if groups is None and domains.weights is not None:
             groups = row_number  # a row taken twice, for its weight, is one unit of evidence
+        known = ~np.isnan(after)
+        few = np.array([too_few(known[s].sum(axis=0), min_cell) for s in (~is_query, is_query)])
         if domains.gaps is not None:
-            _fill_gaps(before, after, 2 * block + is_query)
-        return cls(before, after, is_query, block, category, covariates, groups, row_number)
+            _fill_gaps(before, after, 2 * block + is_query, few)
+        return cls(
+            before,
+            after,
+            is_query,
+            block,
+            category,
+            covariates,
+            groups,
+            row_number,
+            few[0] | few[1],
+            min_cell,
+        )
 
     def residuals(self, X: Array) -> Array:
         r"""Return residuals given continuous confounders, with one curve for both domains.
@@ -167,6 +185,11 @@ class ComparableRows:
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)
         return means[self.block]
+
+    @property
+    def hides_all(self) -> bool:
+        """Whether no feature has values enough for figures of it to be shown."""
+        return self.few is not None and bool(self.few.all())
 
     @property
     def rows_per_subject(self) -> float:
@@ -220,30 +243,36 @@ def _evenly_taken(domains: Study, compared: Array) -> Array:
     return np.sort(np.concatenate(taken))
 
 
-def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
+def _fill_gaps(before: Array, after: Array, cell: Array, few: Array) -> None:
     """Impute missing values: the mean of the cell plus the residual of a random row of the domain.
 
     A cell is a block in one domain. Repeating the values of a cell with few rows would make its
     spread too small, so residuals come from all cells of the domain. The residual of a row from the
     mean of n rows has the variance :math:`(1 - 1/n)`, and a value around the mean of m others
-    :math:`(1 + 1/m)`; residuals are rescaled from the one to the other.
+    :math:`(1 + 1/m)`; residuals are rescaled from the one to the other. In a domain with `few`
+    values of a feature, all are replaced by the other domain's, so that no figure tells of them.
     """
     rng = np.random.default_rng(0)
     for j in np.flatnonzero(np.isnan(after).any(axis=0)):
         known = ~np.isnan(after[:, j])
-        n = np.bincount(cell[known], minlength=int(cell.max()) + 1)
+        side = cell % 2
+        if few[:, j].sum() == 1:  # the cells of this domain are the other's
+            side = np.full(len(cell), few[:, j].argmin())
+            known &= cell % 2 == side
+        place = cell - cell % 2 + side
+        n = np.bincount(place[known], minlength=int(cell.max()) + 2)
         for c in (0, 1):
-            gaps, donors = (np.flatnonzero(one & (cell % 2 == c)) for one in (~known, known))
+            gaps, donors = (np.flatnonzero(one & (side == c)) for one in (~known, known))
             if not len(gaps):
                 continue
-            inner = donors[n[cell[donors]] > 1]
+            inner = donors[n[place[donors]] > 1]
             drawn = rng.choice(inner if len(inner) else donors, len(gaps))
-            size, own = n[cell[drawn]], n[cell[gaps]]
+            size, own = n[place[drawn]], n[place[gaps]]
             grown = np.sqrt(size / np.maximum(size - 1, 1) * (1 + 1 / np.maximum(own, 1)))
             for X in (before, after):
-                sums = np.bincount(cell[known], X[known, j], len(n))
+                sums = np.bincount(place[known], X[known, j], len(n))
                 mean = np.where(n > 0, sums / np.maximum(n, 1), X[donors, j].mean())
-                X[gaps, j] = mean[cell[gaps]] + (X[drawn, j] - mean[cell[drawn]]) * grown
+                X[gaps, j] = mean[place[gaps]] + (X[drawn, j] - mean[place[drawn]]) * grown
 
 
 def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import enough
-from condokit.data.disclosure import MIN_CELL, too_few
+from condokit.data.disclosure import MIN_CELL, hidden_cells, too_few
 from condokit.trust.blocks import ComparableRows
 
 _N_POINTS = 64  # at which a density is computed
@@ -20,24 +20,36 @@ def densities(
 ) -> dict[str, dict[str, Any]]:
     """Return for every feature a grid and densities by stratum ("all" first) and version.
 
-    A density is None if it has fewer than `min_cell` rows.
+    A density is None if it has fewer than `min_cell` rows, or if that of all less the others is
+    of so few.
     """
     largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
     shown = sorted(largest[:_MOST_STRATA]) if len(strata) > 1 else []
+    few = np.zeros(len(names), dtype=bool) if rows.few is None else rows.few
     sides = {"reference": ~rows.is_query, "before": rows.is_query, "after": rows.is_query}
     out: dict[str, dict[str, Any]] = {}
-    for name, before, after in zip(names, rows.before.T, rows.after.T):
+    versions = rows.before, rows.after
+    for name, before, after in zip(
+        np.array(names)[~few].tolist(), *(X[:, ~few].T for X in versions)
+    ):
         grid = _grid(np.minimum(before, after), np.maximum(before, after))
         curves: dict[str, dict[str, Any]] = {label: {} for label in ("all", *strata)}
         for version, side in sides.items():
             values = (before if version == "before" else after)[side]
             counts = _counted(values, rows.category[side], len(strata), grid)
             curves["all"][version] = _density(counts.sum(axis=0), grid, min_cell)
-            for k in shown:
-                curves[strata[k]][version] = _density(counts[k], grid, min_cell)
+            hidden = hidden_cells(_with_rest(counts.sum(axis=1), shown), min_cell)
+            for k, hide in zip(shown, hidden):
+                drawn = None if hide else _density(counts[k], grid, min_cell)
+                curves[strata[k]][version] = drawn
         there = ("all", *(strata[k] for k in shown))
         out[name] = {"grid": grid.tolist(), "strata": {label: curves[label] for label in there}}
     return out
+
+
+def _with_rest(counts: Array, shown: list[int]) -> Array:
+    """Return rows of the strata that are shown, and those of all others together."""
+    return np.append(counts[shown], counts.sum() - counts[shown].sum())
 
 
 def _grid(lowest: Array, highest: Array) -> Array:

@@ -239,7 +239,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     names, support = known.names or domains.tables[0].labels, comparison.support
     check_tolerance(asked.tolerance, asked.imprecision, names)
     strata = cell_names(support.names, support.levels)
-    rows = ComparableRows.of(domains, comparison, affine)
+    rows = ComparableRows.of(domains, comparison, affine, asked.min_cell)
     versions = {
         "as is": ShiftTests(rows, rows.before),
         "moment matching": ShiftTests(rows, _moments_matched(rows)),
@@ -270,6 +270,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     sheets = model_sheets(*labelled, rows, strata, domains.tables, asked.min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[: known.n_drawn]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
+    drawn = replace(drawn, few=None if rows.few is None else rows.few[shown])
     evaluation = Evaluation(
         verdict=_verdict(error, doubts, found),
         findings=findings,
@@ -424,8 +425,8 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
     table = [
         {
             "data": name,
-            "shift_sd": version.left.size[0],
-            "log_sd_ratio": version.left.size[1],
+            "shift_sd": np.nan if version.rows.hides_all else version.left.size[0],
+            "log_sd_ratio": np.nan if version.rows.hides_all else version.left.size[1],
             "domain_auc": version.told_apart,
             "explained": variance_explained(version.rows, version.X),
             "kept": version.kept.share,
@@ -448,14 +449,14 @@ def _features_sheet(
 
     `per_unit` is how far the feature moves for a step of one on the scale of its link.
     """
-    kept, columns = after.kept, dict[str, Any](feature=names)
+    kept, columns, few = after.kept, dict[str, Any](feature=names), after.rows.few
     if error is not None:
         for name, size in intervals(error).items():
             columns[name] = size
             if name == "error_before" or name.startswith("error_after"):
                 columns[f"{name}_unit"] = size * error.unit * per_unit
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
-    columns |= {
+    figures = {
         "shift_before": before.left.difference,
         "shift_after": after.left.difference,
         "sd_ratio_before": np.exp(before.left.log_ratio),
@@ -463,9 +464,11 @@ def _features_sheet(
         "p": after.p,
         "p_adjusted": after.adjusted,
         "explained_difference": kept.expected,
-        "kept": plain(share * np.sign(kept.expected)),
+        "kept": share * np.sign(kept.expected),
     }
-    return Sheet(columns)
+    hidden = False if few is None else few
+    columns |= {name: np.where(hidden, np.nan, x) for name, x in figures.items()}
+    return Sheet(columns | {"kept": plain(columns["kept"])})
 
 
 def _findings(
@@ -484,6 +487,8 @@ def _findings(
         yield Finding("care", f"over-corrected: only {text}", _MADE_ALIKE)
     elif after.rows.block.any():
         yield Finding("note", text)
+    if after.rows.hides_all:
+        return
     sizes = f"{before.left.size[0]:.2g} to {after.left.size[0]:.2g} sd"
     change = f"the shift given the confounders goes from {sizes}"
     largest = max(np.abs(after.left.difference).max(), np.abs(after.left.log_ratio).max())
@@ -529,6 +534,8 @@ def _doubts(
         return
     if np.array_equal(after.rows.before, after.rows.after):
         yield "the map changes nothing"
+    if after.rows.hides_all:
+        return
     shift, noise = after.left.size[0], after.left.noise
     # of counts, mostly zero, a gain makes means equal, not variances
     measured = (after.rows.before == 0).mean(axis=0) < MODAL

@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import design, left_of
-from condokit.data.disclosure import MIN_CELL
+from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.data.records import Sheet
 from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
@@ -54,6 +54,7 @@ def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str])
     names = [str(name) for name in study.tables[0].labels]
     values = dict(zip(_VERSIONS, (study.rows(rows), mapped(rows))))
     domain = study.code[rows]
+    known = ~np.isnan(values["before"])
     for X in values.values():
         _fill(X, domain, study.n_domains)
     reference = domain == study.reference
@@ -78,7 +79,7 @@ def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str])
         scores,
         explained,
         Sheet.of_rows(_shares(few, terms), ("data", "term", "low", "median", "high")),
-        list(_curves(values, drawn, names, domain, study.labels, confounders)),
+        list(_curves(values, known, drawn, names, domain, study.labels, confounders)),
         dict(zip(names, unit.tolist())),
         len(kept),
         len(names),
@@ -86,14 +87,21 @@ def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str])
 
 
 def _fill(X: Array, domain: Array, n_domains: int) -> None:
-    """Replace missing values by the mean of their feature and domain, else by zero."""
+    """Replace missing values by the mean of their feature and domain.
+
+    Where a domain has few values, all are replaced by the mean of all domains, else by zero.
+    """
     if not np.isnan(X).any():
         return
-    for b in range(n_domains):
-        part = X[domain == b]
-        known = ~np.isnan(part)
-        mean = np.where(known, part, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-        X[domain == b] = np.where(known, part, mean)
+    known = ~np.isnan(X)
+    n, sums = (
+        np.stack([part[domain == b].sum(axis=0) for b in range(n_domains)])
+        for part in (known, np.where(known, X, 0.0))
+    )
+    few = too_few(n)
+    every = np.where(few, 0.0, sums).sum(axis=0) / np.maximum(np.where(few, 0, n).sum(axis=0), 1)
+    mean = np.where(few, every, sums / np.maximum(n, 1))
+    X[:] = np.where(known & ~few[domain], X, mean[domain])
 
 
 def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float, float]]:
@@ -146,6 +154,7 @@ def _unexplained(X: Array, terms: list[Array]) -> Array:
 
 def _curves(
     values: dict[str, Array],
+    known: Array,
     features: list[int],
     names: list[str],
     domain: Array,
@@ -154,7 +163,7 @@ def _curves(
 ) -> Iterator[dict[str, Any]]:
     """Yield means of features in bins of a continuous confounder, by domain, before and after.
 
-    Bins have equal numbers of rows, five or more, so that no single row is shown.
+    Bins have equal numbers of rows, five or more with both values, so that no single row is shown.
     """
     for confounder in confounders:
         if confounder.values is None:
@@ -163,7 +172,7 @@ def _curves(
         for j in features:
             lines = []
             for b in np.unique(domain):
-                rows = np.flatnonzero(domain == b)
+                rows = np.flatnonzero((domain == b) & known[:, j] & np.isfinite(z))
                 n_bins = min(_N_BINS, len(rows) // MIN_CELL)
                 if n_bins < 2:
                     continue

@@ -115,6 +115,8 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     n_blocks = int(rows.block.max()) + 1
     counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
     shares = counts[0] / n_query - counts[1] / n_reference
+    if rows.covariates is None and _is_of_few(np.abs(shares), counts[1], rows.min_cell):
+        expected = np.full(len(expected), np.nan)
     each = rows.rows_per_subject
     error_expected = np.sqrt(each * (shares**2 / np.maximum(counts[1], 1)).sum())
     # sqrt(2 log d) is about the largest of d standard normal values
@@ -129,6 +131,13 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     # features are correlated, so their errors are taken not to average out
     error = float(np.abs(e).sum() * noise / (e @ e))
     return KeptDifferences(expected, observed, real, limit, share, error)
+
+
+def _is_of_few(weight: Array, count: Array, min_cell: int) -> bool:
+    """Tell whether fewer than `min_cell` rows have over half of the weight of their blocks."""
+    there = count > 0
+    each = np.repeat(weight[there] / count[there], np.minimum(count[there], min_cell))
+    return bool(np.sort(each)[::-1][: min_cell - 1].sum() > 0.5 * max(weight[there].sum(), 1e-9))
 
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
