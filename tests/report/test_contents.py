@@ -109,8 +109,21 @@ def test_small_cells_are_not_shown():
         assert cell["after"] is None
         assert cell["reference"] is not None
     page = render(found)
+    # nor may all patients less the others be the three
+    side = {s["stratum"]: s["before"] for s in found["densities"][0]["strata"]}
+    assert [name for name, curve in side.items() if curve is None] == ["sick = no", "sick = rare"]
+    drawn = {one["label"] for one in found["pictures"]["components"][1]["ellipses"]["before"]}
+    assert drawn == {"no", "yes", "rare"}  # of both data sets together these are nine
     assert "&lt; 5" in page
     assert 'class="before hidden"' in page
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_ellipse_is_all_rows_less_the_others():
+    frame = table(3)
+    frame["sick"] = np.where(np.arange(len(frame)) % 90 < 2, "rare", frame["sick"].map(str))
+    drawn = report(frame)["pictures"]["components"][1]["ellipses"]["before"]
+    assert len(drawn) == 1
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -354,3 +354,48 @@ def test_labels_of_models_in_two_tables(rng):
             assert named[name] == pytest.approx(other[name])
     with pytest.raises(ValueError, match="120 values"):
         evaluate(adapter, new, old, models=models, labels=[1.0], **how)
+
+
+def test_few_known_values_of_a_feature_are_not_told(frame):
+    """One value, or another one: the same figures, but of the map itself."""
+    some, told = frame.iloc[::3].reset_index(drop=True), []
+    query = np.flatnonzero(some["domain"] == "query")
+    some.loc[query[1:], "x0"] = np.nan
+    for value in (0.5, 40.0):
+        some.loc[query[0], "x0"] = value
+        found = evaluate(truth(), some, **ROLES, n_permutations=39)
+        columns = found.to_dict()["features"]
+        k = columns["feature"].index("x0")
+        for name in ("shift_before", "shift_after", "p", "explained_difference"):
+            assert columns[name][k] is None
+        assert "x0" not in found.densities
+        scores = found.pictures.scores["before"]
+        told.append([found.versions["shift_sd"], found.versions["domain_auc"], scores.tolist()])
+    assert told[0][0] == pytest.approx(told[1][0])
+    assert told[0][1] == pytest.approx(told[1][1])
+    np.testing.assert_allclose(told[0][2], told[1][2])
+
+
+def test_a_difference_that_rests_on_one_row_is_not_told(frame):
+    some = frame.iloc[::3].reset_index(drop=True).assign(kind="usual")
+    reference = np.flatnonzero(some["domain"] == "reference")
+    some.loc[[*range(9), reference[0]], "kind"] = "rare"
+    roles = {"domain": "domain", "confounders": ["kind"]}
+    found = evaluate(truth(), some, **roles, n_permutations=39).to_dict()
+    assert found["features"]["explained_difference"] == [None] * 4
+    some.loc[reference[:9], "kind"] = "rare"
+    found = evaluate(truth(), some, **roles, n_permutations=39).to_dict()
+    assert None not in found["features"]["explained_difference"]
+
+
+def test_a_stratum_with_few_known_labels_is_not_all_less_the_others(frame):
+    labels = frame["sick"].astype(float) + 1
+    query = frame["domain"] == "query"
+    hidden = np.flatnonzero(query & ~frame["sick"])
+    labels[hidden[2:]] = np.nan  # two of them are known
+    model = LinearRegression().fit(frame[[f"x{j}" for j in range(4)]], frame["sick"])
+    found = evaluate(truth(), frame, **ROLES, models=model, labels=labels, n_permutations=39)
+    by_cell = {row["rows with"]: row["query_truth"] for row in found.models.rows()}
+    assert by_cell["all"] is not None
+    assert by_cell["sick = True"] is None
+    assert by_cell["sick = False"] is None

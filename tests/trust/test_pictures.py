@@ -5,7 +5,7 @@ import pytest
 
 from condokit.data.covariates import design
 from condokit.data.study import Confounder
-from condokit.trust.pictures import _curves, _shares
+from condokit.trust.pictures import _curves, _fill, _shares
 
 
 def left(X, *columns):
@@ -53,7 +53,9 @@ def test_curves_are_means_of_bins_of_equal_rows():
     X = {"before": rng.normal(size=(219, 3)) + age[:, None], "after": rng.normal(size=(219, 3))}
     confounders = [Confounder("age", True, values=age), Confounder("sex", levels=["F"])]
     labels = ["a", "b", "c"]
-    found = list(_curves(X, np.ones((219, 3), bool), [2, 0], ["x", "y", "z"], domain, labels, confounders))
+    found = list(
+        _curves(X, np.ones((219, 3), bool), [2, 0], ["x", "y", "z"], domain, labels, confounders)
+    )
     assert [one["feature"] for one in found] == ["z", "x"]
     for one, j in zip(found, (2, 0)):
         assert one["confounder"] == "age"
@@ -67,3 +69,27 @@ def test_curves_are_means_of_bins_of_equal_rows():
             assert line["x"] == pytest.approx([age[part].mean() for part in bins])
             for name in X:
                 assert line[name] == pytest.approx([X[name][part, j].mean() for part in bins])
+
+
+def test_curves_are_of_rows_with_both_values():
+    """A bin of five rows of which one has a value would be that value beside a known mean."""
+    rng = np.random.default_rng(2)
+    domain, age = np.repeat([0, 1], [40, 40]), np.tile(np.arange(40.0), 2)
+    X = {"before": rng.normal(size=(80, 1)), "after": rng.normal(size=(80, 1))}
+    known = (np.arange(80) == 0) | (age >= 20)
+    age[79] = np.nan
+    confounders = [Confounder("age", True, values=age)]
+    [found] = _curves(X, known[:, None], [0], ["x"], domain, ["a", "b"], confounders)
+    for line, mine in zip(found["lines"], (known[:40], known[:79] & (np.arange(79) >= 40))):
+        rows = np.flatnonzero(mine)
+        bins = np.array_split(rows[np.argsort(age[rows], kind="stable")], len(line["x"]))
+        assert min(map(len, bins)) >= 5
+        assert line["before"] == pytest.approx([X["before"][b, 0].mean() for b in bins])
+
+
+def test_missing_values_are_not_filled_with_the_mean_of_few():
+    X = np.append(np.full(20, np.nan), np.arange(20.0))[:, None]
+    X[0] = 1000.0
+    _fill(X, np.repeat([0, 1], 20), 2)
+    assert X[:20, 0] == pytest.approx(np.full(20, 9.5))
+    assert X[20:, 0] == pytest.approx(np.arange(20.0))

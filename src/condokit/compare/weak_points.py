@@ -78,7 +78,7 @@ def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]
     table, masks = study.tables[0], list(parts.values())
     if study.gaps is not None and (rare := _fewest_values(study, masks) < _FEW_ROWS).any():
         text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
-        text += "Their maps are guesses."
+        text += "Their maps are guesses, which tell who has them about these values."
         names = listing(table.names_of(rare))
         yield WeakPoint("mostly-missing", text, {"least": _FEW_ROWS, "names": names})
     if few := few_subjects(study, parts):

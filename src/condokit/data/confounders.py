@@ -8,6 +8,7 @@ import numpy as np
 
 from condokit.checks import LARGEST, Array, did_you_mean, is_number, listing, refusal, sizes
 from condokit.data.columns import as_array, factorize, kind_of
+from condokit.data.disclosure import MIN_CELL
 from condokit.data.measurements import CODES, looks_like
 from condokit.data.noise import repeats_of
 from condokit.data.study import Confounder
@@ -169,13 +170,15 @@ def fill_gaps(
     return replace(confounder, codes=codes, values=values)
 
 
-def refuse_all_missing(
+def refuse_few_known(
     name: str, gaps: Array, site: Array, labels: Sequence[Any], are_sides: bool
 ) -> None:
-    """Refuse to impute a confounder that is missing in all rows of a domain."""
+    """Refuse to impute a confounder that is missing in all rows of a domain, or in all but few."""
     for k, label in enumerate(labels):
-        if (site == k).any() and gaps[site == k].all():
-            where = f"all {label} rows" if are_sides else f"all rows of {label!r}"
+        mine = gaps[site == k]
+        if mine.any() and (~mine).sum() < min(MIN_CELL, mine.sum()):
+            of = f"{label} rows" if are_sides else f"rows of {label!r}"
+            where = f"all {of}" if mine.all() else f"all but fewer than {MIN_CELL} {of}"
             raise ValueError(
                 f"Confounder {name!r} is missing in {where}, so that it cannot be imputed. Leave "
                 "it out, or get its values."

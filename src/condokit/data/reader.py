@@ -23,8 +23,8 @@ from condokit.data.confounders import (
     has_two_values,
     may_be_codes,
     mean_of_repeats,
-    refuse_all_missing,
     refuse_dates,
+    refuse_few_known,
     refuse_gaps,
 )
 from condokit.data.grouped import GroupedMoments
@@ -185,7 +185,7 @@ def _study(
         if gaps.any():
             refuse_gaps(name, int(asked.sum()), len(gaps), roles.missing)
             if roles.missing == "impute":
-                refuse_all_missing(name, asked, code, called, two)
+                refuse_few_known(name, asked, code, called, two)
             confounder = fill_gaps(confounder, gaps, code, labels)
             if roles.missing == "drop":
                 keep &= ~asked

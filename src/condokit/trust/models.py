@@ -127,21 +127,29 @@ def _by_stratum(
 ) -> Iterator[dict[str, Any]]:
     """Yield mean outputs by model and stratum, with labels also errors; small cells are hidden."""
     sides = (rows.is_query, ~rows.is_query)
-    counts = [np.bincount(rows.category[side], minlength=len(strata)) for side in sides]
-    shown = [side & ~hidden_cells(n, min_cell)[rows.category] for side, n in zip(sides, counts)]
     cells = [("all", *sides)]
     for k, stratum in enumerate(strata):
-        cells.append((stratum, *(side & (rows.category == k) for side in shown)))
+        cells.append((stratum, *(side & (rows.category == k) for side in sides)))
     for one in outputs:
         error_before, error_after = (one.before - one.truth) ** 2, (one.after - one.truth) ** 2
-        for stratum, query, reference in cells:
+        told = list[dict[str, Array]]()
+        for _, query, reference in cells:
             figures = {"reference": one.after[reference]}
             figures |= {"query_before": one.before[query], "query_after": one.after[query]}
             if labelled:
                 figures |= {"query_truth": one.truth[query], "error_before": error_before[query]}
                 figures |= {"error_after": error_after[query]}
                 figures["error_reference"] = error_after[reference]
-            means = {name: mean_of(values, min_cell) for name, values in figures.items()}
+            told.append(figures)
+        hidden = {}
+        for name in told[0]:
+            counts = np.array([(~np.isnan(figures[name])).sum() for figures in told[1:]])
+            hidden[name] = [False, *hidden_cells(counts, min_cell)]
+        for k, ((stratum, *_), figures) in enumerate(zip(cells, told)):
+            means = {
+                name: None if hidden[name][k] else mean_of(values, min_cell)
+                for name, values in figures.items()
+            }
             yield {"model": one.model, "output": one.kind, "rows with": stratum, **means}
 
 
