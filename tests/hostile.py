@@ -665,6 +665,8 @@ def _use(data, adapter, X):
 def _near_identity(data, adapter):
     """Refuse maps between equal domains that are far from the identity by their own errors."""
     maps = getattr(adapter, "maps_", None) or {data.labels[0]: getattr(adapter, "map_", None)}
+    every = data.array().astype(float)  # a feature may be constant in one domain
+    least = np.maximum(1e-3 * every.std(axis=0), 1e-9 * abs(every).max(axis=0) + 1e-300)
     for label, found in maps.items():
         X = data.array().astype(float)[np.asarray(data.columns["device"] == label)]
         if found is None or found.is_rectangular or len(X.T) != found.n_features_in_:
@@ -678,7 +680,7 @@ def _near_identity(data, adapter):
         if found.kind == "dense" and divergence in ("mmd", "energy") and data.confounders:
             continue  # rows that are drawn at numbers do not tell what is chance
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_
-        spread = np.maximum(X.std(axis=0), 1e-9 * abs(X).max(axis=0) + 1e-300)
+        spread = np.where(X.std(axis=0) > least, X.std(axis=0), np.maximum(every.std(axis=0), least))
         moved = np.median(abs(found(X) - X) / spread, axis=0)
         noise = np.zeros(len(X.T)) if errors is None else np.median(errors.std(X), axis=0) / spread
         far = moved > 4.5 * noise + (1.0 if errors is None else 0.1)
