@@ -680,7 +680,9 @@ def _near_identity(data, adapter):
         if found.kind == "dense" and divergence in ("mmd", "energy") and data.confounders:
             continue  # rows that are drawn at numbers do not tell what is chance
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_
-        spread = np.where(X.std(axis=0) > least, X.std(axis=0), np.maximum(every.std(axis=0), least))
+        spread = np.where(
+            X.std(axis=0) > least, X.std(axis=0), np.maximum(every.std(axis=0), least)
+        )
         moved = np.median(abs(found(X) - X) / spread, axis=0)
         noise = np.zeros(len(X.T)) if errors is None else np.median(errors.std(X), axis=0) / spread
         far = moved > 4.5 * noise + (1.0 if errors is None else 0.1)

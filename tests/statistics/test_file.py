@@ -516,6 +516,7 @@ def test_values_that_no_file_can_hold_are_told_when_it_is_written(rng):
         saved(stats)
 
 
+@pytest.mark.filterwarnings("ignore:How 'crp' depends:UserWarning")
 @pytest.mark.parametrize("confounders", [["sex"], ["sex", "age"]])
 def test_files_with_weights_and_missing_values_can_be_read(confounders):
     """Sums of weights in two orders differ by rounding; no value is known beyond all rows."""

@@ -15,6 +15,8 @@ from condokit.io.schema import refuse_if
 _BINS = 20  # of the range of each confounder
 _REWEIGHTINGS = 8  # iterations of reweighted least squares for curves with heavy-tailed residuals
 _MOST_ROBUST = 32  # neighbourhoods of a group in reweighted sums
+_RANK = 1e-10  # share of a variance that may be rounding
+_LEAST_PART = 0.3  # of a variance, in other groups of rows, that tells slopes
 _NU = 4.0  # degrees of freedom of Student's t, whose weights are used for heavy-tailed features
 
 
@@ -220,8 +222,11 @@ class Continuous:
             lacking = whole.count - one.count
             some = (lacking > 0) & (lacking < few)
             one.mean[some, :r] = whole.mean[some, :r]
-            share = (one.count / np.maximum(whole.count, 1e-300))[some, None, None]
-            one.scatter[some, :, :r] = whole.scatter[some, :, :r] * share
+            share = (one.count / np.maximum(whole.count, 1e-300))[:, None, None]
+            for k in np.flatnonzero(some):
+                G, S = one.scatter[k, :, :r], one.scatter[k, :, r:]
+                one.scatter[k, :, r:] = _as_if(new := whole.scatter[k, :, :r] * share[k], G, S)
+                one.scatter[k, :, :r] = new
         bins = [[_coarse(counts, few) for counts in cell] for cell in found.bins]
         found.bins = np.array(bins).reshape(found.bins.shape)
         return found
@@ -239,6 +244,23 @@ class Continuous:
         found.products, found.bins, found.robust = products, fields["bins"], robust
         found.level = np.full(len(found.bins), basis.n_bent)
         return found
+
+
+def _as_if(new: Array, G: Array, S: Array) -> Array:
+    r"""Return products of functions with features as if those of functions, G, were others.
+
+    Groups of the rows that know a feature are not those of all rows, so their functions differ:
+    slopes from products of both would be absurd. Along a direction with :math:`v'Gv = \mu v'G'v`,
+    G' being the new products, S becomes :math:`S / \mu`, which has the same slope; where
+    :math:`\mu` is small it is noise, and is divided by `_LEAST_PART`.
+    """
+    size = ones_for_zeros(np.sqrt(np.maximum(np.diag(new), 0.0)))
+    value, vector = np.linalg.eigh(new / np.outer(size, size))
+    good = value > _RANK * len(value)
+    W = vector[:, good] / np.sqrt(value[good]) / size[:, None]
+    part, Q = np.linalg.eigh(W.T @ G @ W)
+    V = W @ Q
+    return np.asarray(new @ V / np.maximum(part, _LEAST_PART) @ V.T @ S)
 
 
 def _rows_worth(w: Array, number: Array, n: int) -> Array:

@@ -205,6 +205,7 @@ def _continuous(
     known.restrict(level)
     for j, own in known.products.own.items():
         hidden[:, j] |= own.count == 0
+    _warn_of_rough(stats, weight, known.products.own)
     domains = list(_domains(stats, kept).items())
     spread = np.stack([_spread(stats, cells, rows * weight) for _, cells in domains])
     _warn_of_rare(stats, spread | np.isin(np.arange(stats.n_features), list(known.robust)))
@@ -237,6 +238,16 @@ def _continuous(
             own, mine = sums.products.of(np.array([j])), stats.sums.moments.squares[kept][:, [j]]
             squares[:, [j]] = guard.squares_left(own, *how, found["own"][str(j)], mine, first)
     return {**found, "bins": known.bins.tolist()}, squares
+
+
+def _warn_of_rough(stats: Any, weight: int, incomplete: Any) -> None:
+    """Warn of incomplete features of rows with weights, whose groups are not those of all rows."""
+    if weight > 1 and incomplete:
+        text = "How {names} depends on {numbers} is told roughly, because values are missing and "
+        text += "weights differ: a map may be several standard errors off. Leave out the weights, "
+        text += "or the rows that lack values."
+        names = listing(stats.names[sorted(incomplete)])
+        warn("rough-slopes", text, UserWarning, names=names, numbers=listing(stats.ranges))
 
 
 def _warn_of_rare(stats: Any, spread: Array) -> None:

@@ -1,6 +1,6 @@
 """Reads tables for a fitted map, and puts comparable rows into blocks of similar confounders."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -137,18 +137,8 @@ class ComparableRows:
         few = np.array([too_few(known[s].sum(axis=0), min_cell) for s in (~is_query, is_query)])
         if domains.gaps is not None:
             _fill_gaps(before, after, 2 * block + is_query, few)
-        return cls(
-            before,
-            after,
-            is_query,
-            block,
-            category,
-            covariates,
-            groups,
-            row_number,
-            few[0] | few[1],
-            min_cell,
-        )
+        shown = few[0] | few[1], min_cell
+        return cls(before, after, is_query, block, category, covariates, groups, row_number, *shown)
 
     def residuals(self, X: Array) -> Array:
         r"""Return residuals given continuous confounders, with one curve for both domains.
@@ -185,6 +175,12 @@ class ComparableRows:
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)
         return means[self.block]
+
+    def take(self, features: Array) -> "ComparableRows":
+        """Return the same rows with some of the features."""
+        few = None if self.few is None else self.few[features]
+        X, Y = (one[:, features] for one in (self.before, self.after))
+        return replace(self, before=X, after=Y, few=few)
 
     @property
     def hides_all(self) -> bool:

@@ -28,28 +28,22 @@ def densities(
     few = np.zeros(len(names), dtype=bool) if rows.few is None else rows.few
     sides = {"reference": ~rows.is_query, "before": rows.is_query, "after": rows.is_query}
     out: dict[str, dict[str, Any]] = {}
-    versions = rows.before, rows.after
-    for name, before, after in zip(
-        np.array(names)[~few].tolist(), *(X[:, ~few].T for X in versions)
-    ):
+    for name, before, after, hide in zip(names, rows.before.T, rows.after.T, few):
+        if hide:
+            continue
         grid = _grid(np.minimum(before, after), np.maximum(before, after))
         curves: dict[str, dict[str, Any]] = {label: {} for label in ("all", *strata)}
         for version, side in sides.items():
             values = (before if version == "before" else after)[side]
             counts = _counted(values, rows.category[side], len(strata), grid)
             curves["all"][version] = _density(counts.sum(axis=0), grid, min_cell)
-            hidden = hidden_cells(_with_rest(counts.sum(axis=1), shown), min_cell)
+            n = counts.sum(axis=1)
+            hidden = hidden_cells(np.append(n[shown], n.sum() - n[shown].sum()), min_cell)
             for k, hide in zip(shown, hidden):
-                drawn = None if hide else _density(counts[k], grid, min_cell)
-                curves[strata[k]][version] = drawn
+                curves[strata[k]][version] = None if hide else _density(counts[k], grid, min_cell)
         there = ("all", *(strata[k] for k in shown))
         out[name] = {"grid": grid.tolist(), "strata": {label: curves[label] for label in there}}
     return out
-
-
-def _with_rest(counts: Array, shown: list[int]) -> Array:
-    """Return rows of the strata that are shown, and those of all others together."""
-    return np.append(counts[shown], counts.sum() - counts[shown].sum())
 
 
 def _grid(lowest: Array, highest: Array) -> Array:

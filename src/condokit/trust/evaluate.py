@@ -269,8 +269,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     labelled = asked.models, asked.labels
     sheets = model_sheets(*labelled, rows, strata, domains.tables, asked.min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[: known.n_drawn]
-    drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
-    drawn = replace(drawn, few=None if rows.few is None else rows.few[shown])
+    drawn = rows.take(shown)
     evaluation = Evaluation(
         verdict=_verdict(error, doubts, found),
         findings=findings,

@@ -146,10 +146,7 @@ def _by_stratum(
             counts = np.array([(~np.isnan(figures[name])).sum() for figures in told[1:]])
             hidden[name] = [False, *hidden_cells(counts, min_cell)]
         for k, ((stratum, *_), figures) in enumerate(zip(cells, told)):
-            means = {
-                name: None if hidden[name][k] else mean_of(values, min_cell)
-                for name, values in figures.items()
-            }
+            means = {n: None if hidden[n][k] else mean_of(x, min_cell) for n, x in figures.items()}
             yield {"model": one.model, "output": one.kind, "rows with": stratum, **means}
 
 
