@@ -527,7 +527,13 @@ class ConDoAdapter(Adapter):
         return self
 
     def described(self) -> dict[str, Any]:
-        """Return the settings by which a file knows how its map was made."""
+        """Return the settings by which a file knows how its map was made.
+
+        Returns
+        -------
+        dict
+            The parameters, and the "method" of `condokit.paper` if it is one of these.
+        """
         return self.get_params(deep=False)
 
     def _ingredients(self, domains: Study) -> dict[str, Any]:

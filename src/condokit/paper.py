@@ -150,14 +150,14 @@ class _PaperAdapter(ConDoAdapter):
         if not isinstance(self.published, bool):
             raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
-            text = "{name} needs single rows, which statistics do not contain. Use ConDoAdapter."
+            text = "{name} needs single rows, which statistics do not contain. {@Use ConDoAdapter}."
             raise checks.needs_rows(text, name=name)
         given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
         for argument, value in given.items():
             if value is not None:
                 raise checks.refusal(
-                    f"{{@'{argument}'}} is not in the paper, so {name} does not take it. Use "
-                    "ConDoAdapter."
+                    f"{{@'{argument}'}} is not in the paper, so {name} does not take it. "
+                    "{@Use ConDoAdapter}."
                 )
         if self.is_baseline and domains.confounders:
             raise checks.refusal(

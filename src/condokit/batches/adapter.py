@@ -456,7 +456,9 @@ class BatchAdapter(Adapter):
 
     @classmethod
     def load(cls, path: Place) -> "BatchAdapter":
-        """Read the maps that `save` wrote. They transform as before, and batches can be added.
+        """Read the maps that `save` wrote; they transform as before, and batches can be added.
+
+        Maps of added batches are fitted with the settings that the file names.
 
         Parameters
         ----------

@@ -32,6 +32,7 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "links such as 'log'": "--link FEATURE=log",
     "`links` of LocationScale": "--link",
     "use BatchAdapter": "use --batch",
+    "Use ConDoAdapter": "Leave --method out",
     "fit on the rows of two labels": "name NEW with --query-label and OLD with --reference-label",
     "list it in `categorical`": "declare it with :cat",
     "pass it as float": "declare it with :num",
