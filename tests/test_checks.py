@@ -21,7 +21,7 @@ from condokit.checks import (
     said,
     warn,
 )
-from condokit.data.disclosure import MIN_CELL, told
+from condokit.data.disclosure import MIN_CELL, hiding_few
 
 TEXT = "Use {@map='shift'} for {names}: {n:rows} rows, {share:.1%} of {@`features`}, {value!r}."
 FIELDS = {"names": "'a', 'b'", "n": 3, "share": 0.125, "value": "x"}
@@ -50,7 +50,7 @@ def test_a_sentence_is_the_text_for_python(sentence):
 
 
 def test_arguments_are_called_as_the_reader_calls_them(sentence):
-    assert sentence.told(command_line) == ON_COMMAND_LINE
+    assert sentence.in_words(command_line) == ON_COMMAND_LINE
     error = ValueError(sentence)
     with naming(command_line):
         assert str(sentence) == ON_COMMAND_LINE
@@ -88,7 +88,7 @@ def test_sentences_within_sentences_follow_the_reader(sentence):
     assert outer == f"Because: {IN_PYTHON}"
     with naming(command_line):
         assert str(outer) == f"Because: {ON_COMMAND_LINE}"
-    assert "<5 rows" in told(outer)
+    assert "<5 rows" in hiding_few(outer)
 
 
 def test_braces_and_percents_in_fields_are_only_text():
@@ -112,16 +112,16 @@ def test_numbers_of_few_rows_are_hidden_in_files_only(count, shown, kept):
     assert MIN_CELL == 5
     sentence = said("{n:rows} rows and {n} beside", n=count)
     assert str(sentence).startswith(f"{shown} rows")
-    assert told(sentence).startswith(f"{kept} rows")
+    assert hiding_few(sentence).startswith(f"{kept} rows")
 
 
 def test_what_is_no_sentence_is_kept_as_it_is():
-    assert told("3 rows") == "3 rows"
+    assert hiding_few("3 rows") == "3 rows"
 
 
 def test_files_speak_to_python_users(sentence):
     with naming(command_line):
-        assert told(sentence) == IN_PYTHON.replace("3 rows", "<5 rows")
+        assert hiding_few(sentence) == IN_PYTHON.replace("3 rows", "<5 rows")
 
 
 @pytest.mark.parametrize("category", [IdentifiabilityWarning, LowOverlapWarning])

@@ -298,6 +298,8 @@ def test_all_settings_are_walked():
         (ConDo("mmd", k_X=lambda s: (np.exp(-s), np.exp(-s))), "slope that 'k_X' returns"),
         (ConDo(k_Z=3), r"'k_Z' must be a function k\(Z1, Z2\)"),
         (ConDo(k_Z=lambda a, b: np.ones((2, 2))), "must return a matrix of shape"),
+        (ConDo(k_Z=lambda a, b: 1 / 0), "kernel .* of the confounders failed: ZeroDivisionError"),
+        (ConDo(k_Z=lambda a: a), "kernel .* of the confounders failed: TypeError"),
         (ConDo(published="yes"), "'published' must be True or False. Got 'yes'"),
         (ConDo(k_Z=lambda a, b: -np.ones((len(a), len(b)))), "not negative"),
         (ConDo(k_Z=lambda a, b: np.zeros((len(a), len(b)))), "gives no weight"),

@@ -446,11 +446,6 @@ class ConDoAdapter(Adapter):
                 f"transform() takes no {listing(others)}: it needs the features alone. Confounders "
                 "are needed while fitting only."
             )
-        if return_std and self.errors_ is None:
-            raise ValueError(
-                "The standard errors of this map are not known. Find them with "
-                "condokit.bootstrap(adapter, X, ...)."
-            )
         if domain is None and is_routed(self, "transform", "domain"):
             text = "set_transform_request(domain=True) was asked for, but no 'domain' came: rows "
             text += "of the reference are mapped, too. Scorers of scikit-learn hand on what their "
@@ -518,7 +513,7 @@ class ConDoAdapter(Adapter):
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
-        how = account_of_map(settings, domains, fit, chosen, notes)
+        how = account_of_map(self.described(), domains, fit, chosen, notes)
         errors = partial(_found, fit.errors, self.n_jobs) if callable(fit.errors) else fit.errors
         self.map_ = fit.map.with_origin(profile(domains, hidden=True), how).with_errors(errors)
         self.support_, self.overlap_ = fit.support, fit.overlap
@@ -530,6 +525,16 @@ class ConDoAdapter(Adapter):
         self._roles = {}  # arguments of `fit` that were names of columns
         self._keep_features(domains.tables[0])
         return self
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings by which a file knows how its map was made.
+
+        Returns
+        -------
+        dict
+            The parameters, and the "method" of `condokit.paper` if it is one of these.
+        """
+        return self.get_params(deep=False)
 
     def _ingredients(self, domains: Study) -> dict[str, Any]:
         """Return settings that depend on the data, or that a subclass has by other names."""

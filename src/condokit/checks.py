@@ -5,17 +5,19 @@ import logging
 import shlex
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+T = TypeVar("T")
 # names that arguments take, so that type checkers find wrong ones
 _Matrix = Literal["affine", "orthogonal", "similarity", "low-rank"]
 MapName = Literal["auto", "identity", "shift", "location-scale", "monotone", _Matrix]
@@ -116,14 +118,14 @@ class Sentence(str):
         self.template, self.fields, self.code = template, fields, code
         return self
 
-    def told(
+    def in_words(
         self, naming: Callable[[str], str] = str, rows: Callable[[Any], str] | None = None
     ) -> str:
         """Return the text; `naming` translates arguments, `rows` formats numbers of rows."""
         return _Words(naming, rows or whole).vformat(self.template, (), self.fields)
 
     def __str__(self) -> str:
-        return self.told(_naming.get())
+        return self.in_words(_naming.get())
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
@@ -150,7 +152,7 @@ class _Words(Formatter):
             typed = f" {self.naming('features')} ".join(map(shlex.quote, value))
             return repr(list(value)) if self.naming is str else typed
         if isinstance(value, Sentence):
-            value = value.told(self.naming, self.rows)
+            value = value.in_words(self.naming, self.rows)
         return str(format(value, format_spec))
 
 
@@ -175,13 +177,18 @@ def needs_rows(template: str, **fields: Any) -> NeedsRows:
 
 
 @contextmanager
-def naming(names: Callable[[str], str]) -> Iterator[None]:
-    """Translate the names of arguments in all sentences that are made within the block."""
-    before = _naming.set(names)
+def within(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a variable a value within the block."""
+    before = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _naming.reset(before)
+        variable.reset(before)
+
+
+def naming(names: Callable[[str], str]) -> AbstractContextManager[Any]:
+    """Translate the names of arguments in all sentences that are made within the block."""
+    return within(_naming, names)
 
 
 class _Coded(UserWarning):
@@ -244,30 +251,20 @@ class Note:
     sentence: Sentence
 
 
-@contextmanager
-def noting(notes: list[Note] | None = None) -> Iterator[list[Note]]:
+def noting(notes: list[Note] | None = None) -> AbstractContextManager[list[Note]]:
     """Collect condokit's warnings in a list, also those that the user's filters do not show.
 
     They are appended to `notes`, if given.
     """
-    notes = [] if notes is None else notes
-    before = _notes.set(notes)
-    try:
-        yield notes
-    finally:
-        _notes.reset(before)
+    return within(_notes, [] if notes is None else notes)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
     """Suppress warnings within the block: they are neither shown nor collected."""
-    token = _is_quiet.set(True)
-    try:
-        with noting(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        _is_quiet.reset(token)
+    with within(_is_quiet, True), noting(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def warn(
@@ -294,6 +291,11 @@ def warn(
     if not _is_quiet.get():
         LOG.warning("%s", sentence, extra={"code": code, "category": category.__name__})
     warnings.warn(warning, stacklevel=level)
+
+
+def repeated(items: Iterable[T]) -> list[T]:
+    """Return the items that occur more than once."""
+    return [item for item, times in Counter(items).items() if times > 1]
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:

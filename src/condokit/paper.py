@@ -24,6 +24,7 @@ __all__ = ["ConDo", "MMDBaseline", "OTBaseline", "PaperPrior"]
 
 _OF_MINIBATCHES: tuple[str, ...] = ("k_X", "h_X", "K_X", "K_Z", "F", "epochs")
 _OF_MINIBATCHES += ("learning_rate", "weight_decay", "patience")
+_SEVERAL = ("epochs", "learning_rate", "F")  # of which more than one value was published
 _DESCENTS = ((5, 1e-3), (100, 1e-2))  # epochs and learning rates of the published numbers
 _SHARES = (1.0, 0.01)  # values of F: of all experiments, and of the photos
 
@@ -149,14 +150,14 @@ class _PaperAdapter(ConDoAdapter):
         if not isinstance(self.published, bool):
             raise ValueError(f"'published' must be True or False. Got {self.published!r}.")
         if not domains.has_rows:
-            text = "{name} needs single rows, which statistics do not contain. Use ConDoAdapter."
+            text = "{name} needs single rows, which statistics do not contain. {@Use ConDoAdapter}."
             raise checks.needs_rows(text, name=name)
         given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
         for argument, value in given.items():
             if value is not None:
                 raise checks.refusal(
-                    f"{{@'{argument}'}} is not in the paper, so {name} does not take it. Use "
-                    "ConDoAdapter."
+                    f"{{@'{argument}'}} is not in the paper, so {name} does not take it. "
+                    "{@Use ConDoAdapter}."
                 )
         if self.is_baseline and domains.confounders:
             raise checks.refusal(
@@ -164,17 +165,24 @@ class _PaperAdapter(ConDoAdapter):
             )
         return super().fit_domains(domains, None, notes)
 
+    def described(self) -> dict[str, Any]:  # noqa: D102
+        return super().described() | {"method": type(self).__name__}
+
     def _changed(self, names: tuple[str, ...]) -> str | None:
         """Return the first of some settings that was changed from its default, None if none was."""
-        defaults = type(self)().get_params(deep=False)
-        known = (name for name in names if name in defaults)
-        return next((n for n in known if not _same(getattr(self, n), defaults[n])), None)
+        plain = type(self)()
+        for name in names:
+            value, default = (getattr(one, name, None) for one in (self, plain))
+            # arrays and functions are never the default
+            if value is not default and not (np.isscalar(value) and value == default):
+                return name
+        return None
 
-    def _refuse_unpublished(self, other: tuple[str, ...]) -> None:
+    def _refuse_unpublished(self, settings: tuple[str, ...]) -> None:
         """With `published`, raise an error for settings with which nothing was published."""
         if not self.published:
             return
-        if name := self._changed(other):
+        if name := self._changed(tuple(name for name in settings if name not in _SEVERAL)):
             raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
         descent = getattr(self, "epochs", 5), getattr(self, "learning_rate", 1e-3)
         if descent not in _DESCENTS:
@@ -193,11 +201,6 @@ class _PaperAdapter(ConDoAdapter):
             redrawn=self.F != 1 and not self.published,
             random_state=check_seed(self.random_state),
         )
-
-
-def _same(value: Any, default: Any) -> bool:
-    """Return whether a setting is the default; arrays and functions never are."""
-    return value is default or (np.isscalar(value) and value == default)
 
 
 class ConDo(_PaperAdapter):
@@ -362,8 +365,7 @@ class ConDo(_PaperAdapter):
         settings = (*_OF_MINIBATCHES, "k_Z", "h_Z", "rounds", "start", "steps")
         if name := self._changed(tuple(name for name in settings if name not in used)):
             raise ValueError(f"'{name}' is not used by {where}. Leave it out.")
-        free = ("epochs", "learning_rate", "F")
-        self._refuse_unpublished(tuple(name for name in settings if name not in free))
+        self._refuse_unpublished(settings)
         if self.published and self.F != 1 and not is_mmd:
             raise ValueError("Nothing was published with another 'F' for 'kl'. Leave it out.")
         if self.published and by_numbers and self.map == "affine":
@@ -409,7 +411,7 @@ class OTBaseline(_PaperAdapter):
         self.n_jobs, self.verbose = n_jobs, verbose
 
     def _ingredients(self, domains: Study) -> dict[str, Any]:
-        return {**_PLAIN, "map": self.map, "divergence": PaperOT(), **_LIMITS}
+        return _PLAIN | {"map": self.map, "divergence": PaperOT()}
 
 
 class MMDBaseline(_PaperAdapter):
@@ -464,11 +466,9 @@ class MMDBaseline(_PaperAdapter):
         self.patience, self.published = patience, published
 
     def _ingredients(self, domains: Study) -> dict[str, Any]:
-        free = ("epochs", "learning_rate", "F")
-        self._refuse_unpublished(tuple(name for name in _OF_MINIBATCHES if name not in free))
-        descent = self._minibatches()
-        return {**_PLAIN, "map": self.map, "divergence": descent, **_LIMITS}
+        self._refuse_unpublished(_OF_MINIBATCHES)
+        return _PLAIN | {"map": self.map, "divergence": self._minibatches()}
 
 
-_PLAIN = {"shrinkage": None, "controls": None, "prior": "product", "conditional": "auto"}
-_LIMITS = {"warn_overlap": 0.0, "min_overlap": 0.0, "random_state": None}
+_PLAIN = dict[str, Any](shrinkage=None, controls=None, prior="product", conditional="auto")
+_PLAIN |= {"warn_overlap": 0.0, "min_overlap": 0.0, "random_state": None}

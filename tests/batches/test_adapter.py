@@ -14,6 +14,8 @@ from sklearn.pipeline import make_pipeline
 from condokit import (
     BatchAdapter,
     ConDoAdapter,
+    GaussianOT,
+    LocationScale,
     MapFileError,
     NoOverlapError,
     Statistics,
@@ -21,6 +23,7 @@ from condokit import (
     bootstrap,
     load_map,
 )
+from condokit.paper import ConDo
 
 ROLES = {"batch": "site", "confounders": "group"}
 
@@ -566,3 +569,49 @@ def test_settings_of_zero_are_kept_by_a_file(tmp_path):
     BatchAdapter(one, reference="A", joint=False).fit(X, batch=batch).save(tmp_path / "maps.json")
     found = BatchAdapter.load(tmp_path / "maps.json").adapter
     assert (found.min_overlap, found.warn_overlap, found.shrinkage) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        ConDo(),
+        ConDo(published=True),
+        ConDo("mmd", "affine", K_X=5, random_state=3),
+        ConDoAdapter(divergence="reverse-kl", prior="paper", conditional="kernel"),
+        ConDoAdapter(divergence="ot", prior="overlap", shrinkage=None),
+        ConDoAdapter(LocationScale({"f1": "log"}), reliability=None),
+        ConDoAdapter(reliability={"age": 0.8}, missing="drop"),
+    ],
+    ids=str,
+)
+def test_a_batch_is_added_by_the_method_that_the_file_names(one, tmp_path):
+    rng = np.random.default_rng(0)
+    table = {f"f{j}": np.exp(rng.normal(size=160)) for j in (1, 2)}
+    table |= {"site": np.repeat([*"ABCD"], 40), "sex": rng.integers(0, 2, 160).astype(str)}
+    table["age"] = rng.normal(50, 10, 160)
+    roles = {"batch": "site", "confounders": ["age"] if one.reliability else ["sex"]}
+    table = pd.DataFrame(table).assign(f2=lambda t: t["f2"] * (1 + (t["site"] == "D")))
+    study, more = table[table["site"] != "D"], table[table["site"].isin([*"AD"])]
+    how = {"features": ["f1", "f2"], **roles}
+    fitted = BatchAdapter(one, reference="A").fit(study, **how)
+    fitted.save(tmp_path / "maps.json")
+    loaded = BatchAdapter.load(tmp_path / "maps.json")
+    for adapter in (fitted, loaded):
+        adapter.add_batch(more, **roles)
+    X = more[["f1", "f2"]]
+    np.testing.assert_allclose(fitted.maps_["D"](X), loaded.maps_["D"](X), rtol=1e-6)
+    other = BatchAdapter(ConDoAdapter(), reference="A").fit(study, **how).add_batch(more, **roles)
+    assert not np.allclose(other.maps_["D"](X), loaded.maps_["D"](X), rtol=1e-4)
+
+
+def test_a_batch_is_not_added_by_another_method_in_silence(tmp_path):
+    X, batch = np.random.default_rng(0).normal(size=(90, 1)), np.repeat(["A", "B", "C"], 30)
+    one = ConDoAdapter(divergence=GaussianOT(), shrinkage=None)
+    BatchAdapter(one, reference="A").fit(X[:60], batch=batch[:60]).save(tmp_path / "maps.json")
+    loaded = BatchAdapter.load(tmp_path / "maps.json")
+    with pytest.raises(ValueError, match=r"made with divergence=GaussianOT\(\), which a file"):
+        loaded.add_batch(X, batch=batch)
+    loaded.set_params(adapter=one).add_batch(X, batch=batch)
+    others = np.concatenate([X[:30], loaded.maps_["B"](X[30:60])])
+    mapped = loaded.maps_["C"](X[60:])
+    assert np.allclose(mapped.std(axis=0, ddof=1), others.std(axis=0, ddof=1))

@@ -30,7 +30,7 @@ def test_the_plan_is_better_than_chance(made):
         from condokit.data.roles import Roles
 
         graph = Graph(read(study.X, Roles(study.code, study.table["group"])), 0.05)
-        L = graph.information_matrix(np.zeros(graph.strata_shape))
+        L = graph.information_matrix(np.zeros(graph.levels.shape))
         for a, b in moves:
             L[[a, b], [a, b]] += (1 + RATIO) / 2
             L[[a, b], [b, a]] -= (1 + RATIO) / 2

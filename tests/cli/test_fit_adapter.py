@@ -229,6 +229,7 @@ def test_the_papers_method_by_its_name(files, capsys, method):
     assert found.provenance["divergence"] in ("PaperKL", "MinibatchMMD")
     assert found.provenance["prior"] == "PaperPrior"
     assert found.provenance["adapter"]["divergence"] == method.removeprefix("condo-")
+    assert found.provenance["adapter"]["method"] == "ConDo"
     assert run("fit", *given, *write, "--shrinkage", "none", "--map", "affine") == 0
     assert AffineMap.load(files / "map.json").kind == "dense"
     capsys.readouterr()
@@ -244,3 +245,6 @@ def test_the_papers_method_by_its_name(files, capsys, method):
         assert f"{other[0]} cannot be used with --method {method}, that of the paper" in message
     assert run("fit", *given, *write, "--map", "shift") == 2
     assert "must be 'location-scale' or 'affine'" in capsys.readouterr().err
+    assert run("fit", *given, *write, "--groups", "seizure") == 2
+    assert "--groups is not in the paper" in (err := capsys.readouterr().err)
+    assert "Leave --method out" in err

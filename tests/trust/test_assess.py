@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from condokit import assess
-from condokit.trust.assess import _additions, _coefficient
+from condokit.compare.overlap import counted_overlap
+from condokit.trust.assess import _additions
 
 
 def table(rng, n_query=60, n_reference=80, **columns):
@@ -74,8 +75,8 @@ def test_the_same_people_are_fine(rng):
 def test_added_rows_reach_the_overlap_that_was_asked_for():
     counts = np.array([[60.0, 0.0, 1.0], [5.0, 50.0, 40.0]])
     more = _additions(counts, 0.5)
-    assert _coefficient(counts) < 0.2
-    assert _coefficient(counts + more) >= 0.5
+    assert counted_overlap(counts) < 0.2
+    assert counted_overlap(counts + more) >= 0.5
 
 
 def test_standardised_differences_agree_with_their_definition(rng):

@@ -9,21 +9,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.addition import add
-from condokit.batches.estimate import (
-    estimate,
-    identity,
-    is_joint,
-    towards_centre,
-    with_expected,
-)
+from condokit.batches.estimate import estimate, identity, is_joint, towards_centre, with_expected
 from condokit.batches.file import adapter_of, content_of
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import (
-    BatchReport,
-    account_of_batches,
-    facts_of,
-)
+from condokit.batches.record import BatchReport, account_of_batches, facts_of
 from condokit.checks import Array, Note, check_number, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
@@ -248,9 +238,7 @@ class BatchAdapter(Adapter):
         self.graph_, self.paths_ = graph.edges(), {k: known.path for k, known in facts.items()}
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_ = BatchReport(self.reference_, why, joint, facts, lost, found.facts)
-        self.provenance_ = account_of_batches(
-            self.report_, one.get_params(deep=False), study, notes
-        )
+        self.provenance_ = account_of_batches(self.report_, one.described(), study, notes)
         self._keep_features(study.tables[0])
         return self
 
@@ -351,6 +339,13 @@ class BatchAdapter(Adapter):
         check_is_fitted(self)
         if features is not None and not (isinstance(X, Study) or _is_common(features)):
             self._refuse_other_features(X, features)
+        loaded, lost = getattr(self, "_lost", (None, {}))
+        if lost and self.adapter is loaded:  # another method would be used in silence
+            text = (
+                "These maps are from a file, and were made with {lost}, which a file cannot hold. "
+            )
+            text += "Set `adapter` to a ConDoAdapter with this setting, or fit all batches again."
+            raise refusal(text, lost=", ".join(f"{name}={value}" for name, value in lost.items()))
         study = self._read_known(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
         if len(new) != 1 or study.n_domains < 2:
@@ -461,7 +456,9 @@ class BatchAdapter(Adapter):
 
     @classmethod
     def load(cls, path: Place) -> "BatchAdapter":
-        """Read the maps that `save` wrote. They transform as before, and batches can be added.
+        """Read the maps that `save` wrote; they transform as before, and batches can be added.
+
+        Maps of added batches are fitted with the settings that the file names.
 
         Parameters
         ----------

@@ -274,7 +274,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
     errors: dict[int, StandardErrors | None] = dict.fromkeys(maps)
     own = [one for one in found.errors.values() if isinstance(one, DiagonalErrors)]
     if len(own) == len(maps):
-        V = covariance(graph.information_matrix(np.zeros(graph.strata_shape)), found.reference)
+        V = covariance(graph.information_matrix(np.zeros(graph.levels.shape)), found.reference)
         V = V[np.ix_(list(found.errors), list(found.errors))]
         sd = ones_for_zeros(np.sqrt(np.diag(V)))
         less = np.eye(len(own)) - [share[b] for b in found.errors]  # the centre has an error, too

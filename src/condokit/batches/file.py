@@ -1,18 +1,35 @@
 """The file of all maps of a `BatchAdapter`: its content, and how an adapter is read from it."""
 
+import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.record import label_for_file, report_from_file
+from condokit.compare.priors import PRIORS
+from condokit.conditionals import CONDITIONALS
 from condokit.divergences import DIVERGENCES
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
-from condokit.maps.families import MAPS
+from condokit.maps.families import MAPS, LocationScale, Monotone, Shift
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
+from condokit.paper import ConDo, MMDBaseline, OTBaseline
+
+_NAMES: dict[str, Any] = {  # what settings can be as text
+    "map": (*MAPS, "auto"),
+    "divergence": (*DIVERGENCES, "auto", "kl", "mmd"),
+    "prior": PRIORS,
+    "conditional": (*CONDITIONALS, "auto"),
+    "shrinkage": ("auto",),
+    "missing": ("raise", "drop", "impute"),
+    "start": ("identity", "location-scale"),
+}
+_WITH_LINKS: dict[str, Any] = {one.__name__: one for one in (LocationScale, Monotone, Shift)}
+_METHODS = {one.__name__: one for one in (ConDo, OTBaseline, MMDBaseline)}
 
 
 def content_of(adapter: Any, errors: bool | None) -> dict[str, Any]:
@@ -37,11 +54,12 @@ def content_of(adapter: Any, errors: bool | None) -> dict[str, Any]:
 
 def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
     """Return a fitted adapter of class `kind` from a file's content, or raise a ValueError."""
-    reference, settings = content["reference"], _settings_of(content.get("provenance"))
-    inner, default = ConDoAdapter(**settings), ConDoAdapter()
-    is_default = inner.get_params(deep=False) == default.get_params(deep=False)
+    reference, maps = content["reference"], _maps_of(content)
+    links = next((one.links for one in maps.values()), None)
+    inner, lost = _adapter_in(content.get("provenance") or {}, links)
+    is_default = inner.described() == ConDoAdapter().described()
     adapter = kind(None if is_default else inner, reference=reference)
-    maps = _maps_of(content)
+    adapter._lost = adapter.adapter, lost
     is_known = reference in (*maps, "consensus")
     refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
     adapter.provenance_ = check_provenance(content.get("provenance")) or {}
@@ -58,17 +76,30 @@ def adapter_of(kind: Any, content: dict[str, Any]) -> Any:
     return adapter
 
 
-def _settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the adapter's settings that a file has by name; instances cannot be read from text."""
-    given = dict((provenance or {}).get("adapter", {}))
-    named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
-    some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
-    settings = {name: given[name] for name in some if given.get(name) is not None}
-    if settings.get("random_state") == 0:  # what commands write if the user gave none
-        del settings["random_state"]
-    if "shrinkage" in given:  # where None means no shrinkage, not the default
-        settings["shrinkage"] = given["shrinkage"]
-    return settings | {n: given[n] for n, known in named.items() if given.get(n) in known}
+def _adapter_in(provenance: Mapping[str, Any], links: Any) -> tuple[ConDoAdapter, dict[str, Any]]:
+    """Return an adapter with the settings that a file has, and those that no file can hold.
+
+    Ingredients are known by name. Instances are text in a file, from which nothing is made, but for
+    plain families on the scale of links (which the maps have) and dicts of reliabilities.
+    """
+    given = dict(provenance.get("adapter", {}))
+    adapter: Any = _METHODS.get(str(given.get("method")), ConDoAdapter)()
+    kept, lost = dict[str, Any](), dict[str, Any]()
+    for name in adapter.get_params(deep=False):
+        value = given.get(name)
+        family = _WITH_LINKS.get(str(value).partition("(")[0])
+        if name in ("reference", "n_jobs", "verbose") or name not in given:
+            continue
+        if (name, value) == ("random_state", 0):  # what commands write if the user gave none
+            continue
+        if name == "map" and family is not None and links is not None:
+            value = family(links)
+        elif name == "reliability" and isinstance(value, str):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                value = ast.literal_eval(value)
+        is_text = isinstance(value, str) and value not in _NAMES.get(name, ())
+        (lost if is_text else kept)[name] = value
+    return adapter.set_params(**kept), lost
 
 
 def _maps_of(content: dict[str, Any]) -> dict[Any, Any]:

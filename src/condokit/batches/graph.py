@@ -91,11 +91,6 @@ class Graph:
         g = float(self.size[b] - own @ inverse @ own)
         return g if g > 1e-9 * self.size[b] else 0.0  # otherwise rounding
 
-    @property
-    def strata_shape(self) -> tuple[int, int]:
-        """Number of batches, and of combinations of categories."""
-        return self.levels.shape[0], self.levels.shape[1]
-
     def information_matrix(self, extra: Array) -> Array:
         """Return the information matrix (n_batches, n_batches) of the offsets of all batches.
 

@@ -79,7 +79,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any)
     def error(L: Array) -> float:
         return float(np.sqrt(weights @ np.diag(covariance(L, reference)) + scales))
 
-    start = graph.information_matrix(np.zeros(graph.strata_shape))
+    start = graph.information_matrix(np.zeros(graph.levels.shape))
     L, moves = start.copy(), list[tuple[int, int]]()
     for _ in range(n):
         V = covariance(L, reference)
@@ -140,7 +140,7 @@ def _samples(
 
 def _subjects(study: Study, graph: Graph, error: Any, n: int) -> tuple[list[dict[str, Any]], Array]:
     """Choose new subjects, one after another: the batch and stratum that lower the error most."""
-    extra = np.zeros(graph.strata_shape)
+    extra = np.zeros(graph.levels.shape)
     strata = study.strata()
     if not graph.is_counted or not strata.names:
         return [], extra

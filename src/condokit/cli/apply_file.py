@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from click import UsageError
 
-from condokit.checks import Array, FileError, did_you_mean, listing
+from condokit.checks import Array, FileError, did_you_mean, listing, repeated
 from condokit.cli.options import SHEET
 from condokit.cli.outputs import NotMet, tell
 from condokit.cli.tables import arranged_table, check_label, labels_of, refuse_text
@@ -255,7 +254,7 @@ def targets(incoming: str, output: str) -> list[str]:
     if not is_folder(output):
         return [output]
     names = [Path(file).name for file in files_of(incoming)]
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
+    if twice := repeated(names):
         raise FileError(f"{output}: several files are called {listing(twice)}; map them apart.")
     return [str(Path(output) / name) for name in names]
 

@@ -508,10 +508,10 @@ def main(arguments: list[str] | None = None) -> None:
             tell("Interrupted.")
             sys.exit(130)
         except (ValueError, ImportError, OSError, MemoryError, TypeError, ArithmeticError) as error:
-            from condokit.data.disclosure import told
+            from condokit.data.disclosure import hiding_few
 
             said = error.args[0] if error.args else ""
-            text = told(said, as_option) if isinstance(said, Sentence) else str(error)
+            text = hiding_few(said, as_option) if isinstance(said, Sentence) else str(error)
             if isinstance(error, MemoryError):
                 text = "There is not enough memory. Use fewer features or rows, or a simpler map."
             tell(click.style("error: ", fg="red", bold=True) + (text or type(error).__name__))

@@ -178,16 +178,16 @@ class FitCommand:
             found = self.judged[1] if self.has_rows else None
             if self.is_study and found:
                 word, sentence = found.verdict, found.parts()[0][1]
-                return _told(word, sentence, found, repr(found))
+                return _verdict_record(word, sentence, found, repr(found))
             if self.has_rows:
                 word, sentence = (verdict(*self.judged)[name] for name in ("word", "sentence"))
                 sentence = f"{capital(word)}: {sentence[:1].lower()}{sentence[1:]}"
                 limits = found.tolerances if found else ()
                 text = f"{sentence}\n\n{WITHIN}\n{limits}" if limits else sentence
-                return _told(word, sentence, found, text)
+                return _verdict_record(word, sentence, found, text)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             why = str(error)
-        return _told(nothing, f"Not evaluated: {why}")
+        return _verdict_record(nothing, f"Not evaluated: {why}")
 
     def check_required(self, wanted: str | None) -> None:
         """Refuse a map whose verdict is not the one that is asked for."""
@@ -286,20 +286,20 @@ class Added(FitCommand):
 
     def verdict(self) -> dict[str, Any]:
         """Return whether the new map can be trusted; of the others, other rows tell."""
-        from condokit.trust.evaluation import told
+        from condokit.trust.evaluation import error_in_words
 
         label = self.adapter.provenance_["additions"][-1]["label"]
         try:
             rows = list(self.judged[1].batches.rows())
         except (ValueError, ArithmeticError) as error:
-            return _told("not evaluated", f"{label}: not evaluated, {error}")
+            return _verdict_record("not evaluated", f"{label}: not evaluated, {error}")
         [row] = [row for row in rows if plain(row["batch"]) == label]
         line = f"{label}: {row['verdict']}."
         if row["error_before"] is not None:
-            before, after = told(row, "before"), told(row, "after")
+            before, after = (error_in_words(row, when) for when in ("before", "after"))
             line += f" A value is systematically off by about {before} as recorded and {after} "
             line += "after the map."
-        return _told(row["verdict"], f"{line} {row['doubts']}".rstrip(), self.judged[1])
+        return _verdict_record(row["verdict"], f"{line} {row['doubts']}".rstrip(), self.judged[1])
 
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what the options of other commands would be: labels of files, and features."""
@@ -371,7 +371,7 @@ def _of_the_paper(options: dict[str, Any], same: dict[str, Any]) -> ConDoAdapter
     return ConDo(method.removeprefix("condo-"), options["map_"], **same)
 
 
-def _told(word: str, sentence: str, found: Any = None, text: str = "") -> dict[str, Any]:
+def _verdict_record(word: str, sentence: str, found: Any = None, text: str = "") -> dict[str, Any]:
     """Return a verdict with what it rests on, and as text for people."""
     known = {"verdict": word, "sentence": sentence, "text": text or sentence}
     if found is None:

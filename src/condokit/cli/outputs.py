@@ -32,6 +32,7 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "links such as 'log'": "--link FEATURE=log",
     "`links` of LocationScale": "--link",
     "use BatchAdapter": "use --batch",
+    "Use ConDoAdapter": "Leave --method out",
     "fit on the rows of two labels": "name NEW with --query-label and OLD with --reference-label",
     "list it in `categorical`": "declare it with :cat",
     "pass it as float": "declare it with :num",
@@ -72,12 +73,12 @@ def answer(as_json: bool, record: Any, text: str) -> None:
 
 def tell_warnings(caught: Iterable[Any]) -> list[str]:
     """Say what was warned of, and return it as it may be kept."""
-    from condokit.data.disclosure import told
+    from condokit.data.disclosure import hiding_few
 
     ours = [one.message for one in caught if issubclass(one.category, UserWarning)]
-    kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
+    kept = [hiding_few(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
     for text in (found := list(dict.fromkeys(kept))):
-        if not text.startswith("Not taken as features:"):  # told by read_data
+        if not text.startswith("Not taken as features:"):  # read_data has said it
             tell(f"warning: {text}")
     return found
 

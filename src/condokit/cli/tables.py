@@ -8,7 +8,6 @@ import json
 import os
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from click import UsageError
 
-from condokit.checks import FileError, did_you_mean, listing
+from condokit.checks import FileError, did_you_mean, listing, repeated
 from condokit.cli.options import READING, SHEET
 from condokit.cli.outputs import tell
 from condokit.data.blocks import Blocks
@@ -89,7 +88,9 @@ class Source:
 
     def prepared(self, table: Any) -> Any:
         """Return rows of a file as the reader takes them."""
-        table = as_numbers(table)
+        is_decimal, float64 = pa.types.is_decimal, pa.float64()
+        kinds = [(f.name, float64 if is_decimal(f.type) else f.type) for f in table.schema]
+        table = table.cast(pa.schema(kinds, metadata=table.schema.metadata))
         for name, wanted in self.types.items():
             column = cast_column(self.path, name, table.column(name), wanted)
             table = table.set_column(table.column_names.index(name), name, column)
@@ -177,8 +178,7 @@ def _with_sheet(path: str, table: Any, sheet: str, name: str, reading: dict[str,
     there = labels_of(about.column(name))
     rows = {sample: k for k, sample in enumerate(there)}
     if len(rows) < len(there):
-        twice = [sample for sample, times in Counter(there).items() if times > 1]
-        raise FileError(f"{sheet} has several rows of {listing(twice)} in {name!r}.")
+        raise FileError(f"{sheet} has several rows of {listing(repeated(there))} in {name!r}.")
     samples = labels_of(table.column(name))
     if lost := [sample for sample in samples if sample not in rows]:
         hint = did_you_mean(lost[0], there)
@@ -542,10 +542,3 @@ def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
             return f"{texts[row].as_py()[:60]!r} in row {n_rows + row + 1:,}"
         n_rows += len(plain)
     return "whole numbers with too many digits, or padded codes"
-
-
-def as_numbers(table: Any) -> Any:
-    """Return a table with decimals as the numbers that they are."""
-    is_decimal = pa.types.is_decimal
-    kinds = [(f.name, pa.float64() if is_decimal(f.type) else f.type) for f in table.schema]
-    return table.cast(pa.schema(kinds, metadata=table.schema.metadata))

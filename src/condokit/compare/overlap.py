@@ -130,8 +130,7 @@ def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[
     `counts` has the shape (2, n_strata); `per_subject` rows count as one. The second result is the
     true overlap that is expected in strata where one domain has no rows.
     """
-    totals = counts.sum(axis=1)
-    plain = float((counts / totals[:, None]).min(axis=0).sum())
+    totals, plain = counts.sum(axis=1), counted_overlap(counts)
     if plain == 0:
         return 0.0, 0.0
     counts, totals = counts / np.reshape(per_subject, (-1, 1)), totals / per_subject
@@ -148,6 +147,11 @@ def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[
     deficit *= times * np.sqrt(np.maximum(1 - n[:, 0] / total, 0.0))
     unseen = (known * smaller).sum(axis=1)[~cells.all(axis=0)] @ times[~cells.all(axis=0)]
     return min(plain + float(deficit.sum()), 1.0), float(unseen)
+
+
+def counted_overlap(counts: Array) -> float:
+    """Return the sum over cells of the smaller of both shares; `counts` are (2, n_cells)."""
+    return float((counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)).min(axis=0).sum())
 
 
 def _known_chances(cells: Array, pi: Array, times: Array) -> Array:

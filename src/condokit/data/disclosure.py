@@ -10,11 +10,11 @@ from condokit.checks import Array, Sentence, whole
 MIN_CELL = 5  # figures of fewer rows are not shown: a common rule for tables of counts
 
 
-def told(sentence: str, naming: Callable[[str], str] = str) -> str:
+def hiding_few(sentence: str, naming: Callable[[str], str] = str) -> str:
     """Return the text of a sentence with small numbers of rows hidden; see `Sentence`."""
     if not isinstance(sentence, Sentence):
         return sentence
-    return sentence.told(naming, lambda n: f"<{MIN_CELL}" if small_cells(n) else whole(n))
+    return sentence.in_words(naming, lambda n: f"<{MIN_CELL}" if small_cells(n) else whole(n))
 
 
 def shown_names(names: Iterable[Any], counts: Array, least: int = MIN_CELL) -> list[Any]:

@@ -86,14 +86,16 @@ def check_kernel(kernel: Any, bandwidth: Any, name: str = "kernel") -> None:
 
 def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     """Evaluate a user's kernel on the confounders as the user gave them."""
-    K = np.asarray(kernel(left.objects, right.objects), dtype=np.float64)
-    shape = (len(left.Z), len(right.Z))
+    shape, what = (len(left.Z), len(right.Z)), "The kernel k(Z1, Z2) of the confounders"
+    try:
+        K = np.asarray(kernel(left.objects, right.objects), dtype=np.float64)
+    except Exception as error:  # the user's function may raise anything
+        text = f"{what} failed: {type(error).__name__}: {error}. It was called with {shape[0]} and "
+        raise ValueError(f"{text}{shape[1]} values, and must return their matrix.") from error
     if K.shape != shape:
-        raise ValueError(
-            f"A kernel k(Z1, Z2) must return a matrix of shape {shape}, not {K.shape}."
-        )
+        raise ValueError(f"{what} must return a matrix of shape {shape}, not {K.shape}.")
     if not np.isfinite(K).all() or (K < 0).any():
-        raise ValueError("A kernel k(Z1, Z2) must return finite numbers that are not negative.")
+        raise ValueError(f"{what} must return finite numbers that are not negative.")
     return K
 
 

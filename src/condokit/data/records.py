@@ -224,7 +224,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | list | tuple):
         return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
     if isinstance(value, Sentence):
-        return value.told()
+        return value.in_words()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not np.isfinite(value):

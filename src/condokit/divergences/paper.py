@@ -23,7 +23,19 @@ _MOST_STEPS = 200  # with nearly singular covariances the search would not end
 JITTER = 1e-8  # added to variances and standard deviations, so that no divisor is 0
 
 
-class PaperKL(RowDivergence):
+class _PaperDivergence(RowDivergence):
+    """A divergence for the two families of maps that the paper has, from all rows."""
+
+    max_rows = 10**9
+
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        whole = getattr(family, "has_scale", False) and getattr(family, "has_offset", False)
+        if whole and (family.form == "diagonal" or (family.form == "matrix" and family.is_free)):
+            return super().supports(family)
+        return f"{type(self).__name__} finds maps 'location-scale' and 'affine' only."
+
+
+class PaperKL(_PaperDivergence):
     r"""The paper's ConDo Gaussian KLD, from rows in strata or imputed rows.
 
     Means and variances are those of the rows at each confounder value, plus 1e-8; variances have
@@ -60,8 +72,6 @@ class PaperKL(RowDivergence):
     array([0.5])
     """
 
-    max_rows = 10**9
-
     def __init__(
         self,
         start: Literal["identity", "location-scale"] = "identity",
@@ -69,9 +79,6 @@ class PaperKL(RowDivergence):
         published: bool = False,
     ) -> None:
         self.start, self.steps, self.published = start, steps, published
-
-    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
-        return _only_the_papers_maps(self, family) or super().supports(family)
 
     def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
         check_word("'start' of PaperKL", self.start, ("identity", "location-scale"))
@@ -98,7 +105,7 @@ class PaperKL(RowDivergence):
         return decoded(units, found)
 
 
-class PaperOT(RowDivergence):
+class PaperOT(_PaperDivergence):
     r"""The paper's baseline, optimal transport between two Gaussians without confounders.
 
     :math:`m = \sigma_T / \sigma_S` with the divisor n and 1e-8 added to both, or
@@ -115,11 +122,6 @@ class PaperOT(RowDivergence):
     array([[2.]])
     """
 
-    max_rows = 10**9
-
-    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
-        return _only_the_papers_maps(self, family) or super().supports(family)
-
     def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
         if len(summary.weights) > 1:
             raise refusal("PaperOT compares domains without confounders. Leave them out.")
@@ -129,14 +131,6 @@ class PaperOT(RowDivergence):
             return Solution.of(A, Y.mean(axis=0) - A * X.mean(axis=0))
         A = transport_matrix(_covariances([X])[0], _covariances([Y])[0])
         return Solution.of(A, Y.mean(axis=0) - A @ X.mean(axis=0))
-
-
-def _only_the_papers_maps(divergence: RowDivergence, family: MapFamily) -> str | None:
-    """Return why a family is refused that the paper does not have; None for its families."""
-    whole = getattr(family, "has_scale", False) and getattr(family, "has_offset", False)
-    if whole and (family.form == "diagonal" or (family.form == "matrix" and family.is_free)):
-        return None
-    return f"{type(divergence).__name__} finds maps 'location-scale' and 'affine' only."
 
 
 def appendix(

@@ -127,11 +127,11 @@ def with_spread(family: Any, samples: Samples) -> Samples:
 
     A single row shows no spread, so any scale but zero would be too large for it.
     """
-    told = np.array([len(rows) > 1 for rows in samples.query])
+    has_spread = np.array([len(rows) > 1 for rows in samples.query])
     same_spread = family.is_rigid or family.form == "diagonal"
-    if (same_spread and not family.has_scale) or told.all() or not told.any():
+    if (same_spread and not family.has_scale) or has_spread.all() or not has_spread.any():
         return samples
-    return samples.strata(np.flatnonzero(told))
+    return samples.strata(np.flatnonzero(has_spread))
 
 
 def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[Start]]:

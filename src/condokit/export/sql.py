@@ -1,12 +1,11 @@
 """Maps as SQL queries."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from condokit.checks import check_word, listing
+from condokit.checks import check_word, listing, repeated
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.maps.affine import AffineMap
 from condokit.maps.formula import in_groups, write_outputs
@@ -187,7 +186,7 @@ def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
         raise ValueError(f"'keep' must be a list of columns. Got {keep!r}.")
     outputs = affine.outputs(inputs) or inputs
     for columns in (inputs, [*keep, *outputs]):
-        if twice := [name for name, n in Counter(columns).items() if n > 1]:
+        if twice := repeated(columns):
             raise ValueError(f"Columns must have different names. Got {listing(twice)} twice.")
     return inputs, outputs
 

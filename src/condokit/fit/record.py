@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array, Note
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Support
-from condokit.data.disclosure import hidden_counts, told
+from condokit.data.disclosure import hidden_counts, hiding_few
 from condokit.data.noise import kinds
 from condokit.data.study import Study
 from condokit.maps.provenance import FrozenDict, frozen, setting, versions
@@ -113,7 +113,9 @@ def account(
             "adapter": {k: setting(value) for k, value in settings.items() if k != "verbose"},
             "confounders": kinds(domains),
             **{name: value for name, value in facts.items() if value is not None},
-            "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+            "warnings": list(
+                dict.fromkeys(f"{n.category}: {hiding_few(n.sentence)}" for n in notes)
+            ),
         }
     )
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from condokit.checks import FileError, did_you_mean, listing, said
+from condokit.checks import FileError, did_you_mean, listing, repeated, said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +113,7 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
 
 def check_names(path: PathLike, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
     """Raise an error for names of columns that occur twice, and for wanted ones that are absent."""
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
+    if twice := repeated(names):
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
     if unknown := [name for name in wanted if name not in known]:

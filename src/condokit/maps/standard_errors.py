@@ -187,9 +187,8 @@ class CurveErrors(StandardErrors):
     @classmethod
     def at_knots(cls, knots: Array, std: Any) -> "CurveErrors":
         """Return errors from a function of rows, evaluated at the knots and one range beyond."""
-        ends, wide = knots[:, [0, -1]], np.ptp(knots, axis=1)[:, None] * [[-1.0, 1.0]]
-        values, there, far = (std(x.T).T for x in (knots, ends, ends + wide))
-        return cls(knots, values, np.maximum(far - there, 0.0) / np.abs(wide))
+        values, slopes = beside_knots(std, knots)
+        return cls(knots, values, np.maximum(slopes * [-1.0, 1.0], 0.0))
 
     def tables(self) -> dict[str, Array]:  # noqa: D102
         return {"values": self.values}
@@ -344,6 +343,13 @@ def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors |
     for own, weight in zip(known, weights):
         total = total.plus(own, weight)
     return total
+
+
+def beside_knots(function: Any, knots: Array) -> tuple[Array, Array]:
+    """Return values of a function of rows at the knots of curves, and slopes below and above."""
+    ends, wide = knots[:, [0, -1]], np.ptp(knots, axis=1)[:, None] * [[-1.0, 1.0]]
+    values, there, far = (function(x.T).T for x in (knots, ends, ends + wide))
+    return values, (far - there) / wide
 
 
 def common_shares(shares: Array) -> Array:

@@ -118,11 +118,11 @@ def sites_table(study: Study) -> Iterator[dict[str, Any]]:
             "rows": hidden_counts(np.array([float(n)]))[0],
             "subjects": groups if groups is None or groups >= MIN_CELL else f"<{MIN_CELL}",
             "missing": None if gaps is None else gaps / max(n * study.n_features, 1),
-            "confounders": {c.name: _told(c, mine, n) for c in study.confounders},
+            "confounders": {c.name: _typical(c, mine, n) for c in study.confounders},
         }
 
 
-def _told(confounder: Any, mine: Array, n: int) -> str:
+def _typical(confounder: Any, mine: Array, n: int) -> str:
     """Return mean and standard deviation of a number, shares of levels, nothing of too few rows."""
     if too_few(n):
         return "–"

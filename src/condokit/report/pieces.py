@@ -11,7 +11,7 @@ from condokit.data.arrays import NORMAL_95
 from condokit.data.records import Finding, Sheet
 from condokit.maps.provenance import versions
 from condokit.maps.standard_errors import StandardErrors
-from condokit.trust.evaluation import Evaluation
+from condokit.trust.evaluation import Evaluation, errors_of
 
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
 _OF_ERRORS = ("error_before", "before_low", "before_high", "error_after", "after_low", "after_high")
@@ -23,11 +23,8 @@ _MOST_DOUBT = 0.5  # standard error of a share of differences kept
 
 def judgement(one: Evaluation | None) -> dict[str, Any]:
     """Return what a batch's row and its details say of what its map leaves."""
-    names = "verdict", "error_before", "error_after", "sentence", "counted", "leave_alone"
-    facts = {name: getattr(one, name, None) for name in names}
-    for when in ("before", "after"):
-        ends = getattr(one, f"error_{when}_interval", None) or (None, None)
-        facts |= {f"{when}_low": ends[0], f"{when}_high": ends[1]}
+    names = "verdict", "sentence", "counted", "leave_alone"
+    facts = {name: getattr(one, name, None) for name in names} | errors_of(one)
     if one is None:
         return facts | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}

@@ -28,8 +28,9 @@ def of_sites(
 ) -> dict[str, Any]:
     """Return what is known of the maps of many sites; features by what is left of their shift."""
     report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict
-    worst = " The study's verdict is that of its worst site." * (len(evaluation.evaluations) > 1)
-    sentence = f"{evaluation.sentence}. {evaluation.errors}{worst}"
+    sentence = f"{evaluation.sentence}. {evaluation.errors}"
+    if len(evaluation.evaluations) > 1:
+        sentence += " The study's verdict is that of its worst site."
     table, features = list(sites_table(study)), _features(adapter, study, evaluation)
     gaps = [row["missing"] for row in table if row["missing"]]
     first = features.take(pieces.most_shifted(features.columns))

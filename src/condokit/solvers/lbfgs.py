@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
-from condokit.checks import Array
+from condokit.checks import Array, within
 from condokit.io.progress import progress
 from condokit.maps.coordinates import Coordinates
 from condokit.solvers.solution import Solution
@@ -46,13 +46,9 @@ def threads(n_jobs: int | None) -> Iterator[None]:
 @contextmanager
 def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
     """Run a fit with so many threads, show progress, and let Ctrl-C end searches."""
-    with progress("evaluations", None, verbose, "Fitting") as show, threads(n_jobs):
-        watch = Watch(show)
-        token = _watch.set(watch)
-        try:
-            yield watch
-        finally:
-            _watch.reset(token)
+    shown = progress("evaluations", None, verbose, "Fitting")
+    with shown as show, threads(n_jobs), within(_watch, Watch(show)) as watch:
+        yield watch
 
 
 def lbfgs(

@@ -19,7 +19,7 @@ from condokit.checks import (
     said,
 )
 from condokit.compare.comparison import Comparison, compare
-from condokit.compare.overlap import Overlap
+from condokit.compare.overlap import Overlap, counted_overlap
 from condokit.compare.weak_points import FEW_SUBJECTS, batch_weak_points, few_subjects
 from condokit.conditionals import Stratified
 from condokit.data.arrays import computing, largest_of, sides
@@ -495,24 +495,18 @@ def _additions(counts: Array, goal: float) -> Array:
     step = np.maximum(np.ceil(0.02 * counts.sum(axis=1)), 1.0)
     seen = [(side, k) for side in (0, 1) for k in np.flatnonzero(counts.any(axis=0))]
     for _ in range(_MOST_STEPS):
-        before = _coefficient(counts + asked)
+        before = counted_overlap(counts + asked)
         if before >= goal:
             break
         gains = []
         for side, k in seen:
             trial = counts + asked
             trial[side, k] += step[side]
-            gains.append((_coefficient(trial) - before) / step[side])
+            gains.append((counted_overlap(trial) - before) / step[side])
         best = seen[int(np.argmax(gains))]
         asked[best] += step[best[0]]
     few = (counts + asked < _FEW_ROWS) & (counts[::-1] >= _FEW_ROWS)
     return _FEW_ROWS * np.ceil(np.where(few, np.maximum(asked, 1), asked) / _FEW_ROWS)
-
-
-def _coefficient(counts: Array) -> float:
-    """Return the overlap coefficient, the sum over cells of the smaller share."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-    return float(shares.min(axis=0).sum())
 
 
 def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[bool | None, str]:

@@ -21,7 +21,7 @@ from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress
 from condokit.maps.families import LocationScale
-from condokit.maps.standard_errors import CurveErrors, StandardErrors, drawn
+from condokit.maps.standard_errors import CurveErrors, StandardErrors, beside_knots, drawn
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells
 from condokit.summaries.resampled import Parcels, ResampledMoments
@@ -293,11 +293,7 @@ def _refit_rows(
     except _FAILURES:
         return None
     if curves is not None:
-        ends, wide = curves.knots[:, [0, -1]], np.ptp(curves.knots, axis=1)[:, None] * [[-1.0, 1.0]]
-        values, there, far = (
-            affine.without_links(x.T).T for x in (curves.knots, ends, ends + wide)
-        )
-        return values, (far - there) / wide
+        return beside_knots(affine.without_links, curves.knots)
     return _entries(affine), affine.offset
 
 

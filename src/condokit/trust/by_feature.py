@@ -2,8 +2,8 @@ r"""A verdict for every feature of every site, with false discoveries controlled
 
 The null hypothesis for a feature is that its map does not lower the systematic error. The gain of
 the map, :math:`before^2 - after^2`, is linear in the unknown true map. So the plain map, without
-shrinkage, estimates the gain without bias (`SystematicError.told`): by G, with variance v. Let M be
-the mean square by which the fitted map moves values. The p-value is
+shrinkage, estimates the gain without bias: by G, with variance v (`SystematicError.by_data_alone`).
+Let M be the mean square by which the fitted map moves values. The p-value is
 
 .. math:: p = \Phi(-G / \sqrt v) + \Phi(-(G + 2M) / \sqrt v).
 
@@ -72,7 +72,7 @@ def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[st
     P-values are adjusted over all features of all sites. `doubts` of a site make its features
     "cannot tell", unless they are worse.
     """
-    parts = [[np.zeros(0)] * 5 if e is None else [*e.told, *e.believed] for e in errors]
+    parts = [[np.zeros(0)] * 5 if e is None else [*e.by_data_alone, *e.believed] for e in errors]
     gain, variance, moved, mean, of_mean = (np.concatenate(one) for one in zip(*parts))
     q = []
     for own in (gain, -gain):

@@ -33,7 +33,7 @@ from condokit.trust.by_feature import (
 )
 from condokit.trust.columns import unused_that_matter
 from condokit.trust.distributions import densities
-from condokit.trust.evaluation import BatchEvaluation, Evaluation, gathered
+from condokit.trust.evaluation import BatchEvaluation, Evaluation, errors_of, gathered
 from condokit.trust.models import model_sheets
 from condokit.trust.pictures import pictures
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
@@ -255,23 +255,22 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     per_unit = steps(affine.links, rows.after[rows.is_query])  # errors are those of linked values
     features = _features_sheet(names, before, after, error, np.sqrt((per_unit**2).mean(axis=0)))
-    found = known.agreement
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused_that_matter(domains), *filter(None, [misfit])]
-    own = _doubts(domains, comparison, error, before, after, known)
-    doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
-    noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
+    doubts = [*_doubts(domains, comparison, error, before, after, known)]
+    doubts += [*(finding.text.rstrip(".") for finding in apart), *known.doubts]
+    notes = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
     if known.known_from == "other rows":
-        noted.append(Finding("note", "these are other rows than the map was fitted on."))
-    told = [*apart, *filter(None, noted)]
-    findings = gravest_first([*told, *_findings(features, before, matched, after)])
+        notes.append(Finding("note", "these are other rows than the map was fitted on."))
+    notes += [*_findings(features, before, matched, after)]
+    findings = gravest_first([*apart, *filter(None, notes)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     labelled = asked.models, asked.labels
     sheets = model_sheets(*labelled, rows, strata, domains.tables, asked.min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[: known.n_drawn]
     drawn = rows.take(shown)
     evaluation = Evaluation(
-        verdict=_verdict(error, doubts, found),
+        verdict=_verdict(error, doubts, known.agreement),
         findings=findings,
         error_before=sizes[0][0],
         error_after=sizes[1][0],
@@ -291,7 +290,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         models=sheets[0],
         calibration=sheets[1],
         predictions=sheets[2],
-        agreement=found,
+        agreement=known.agreement,
         densities=densities(drawn, strata, [names[j] for j in shown], asked.min_cell),
     )
     return _Draft(evaluation, error, asked)
@@ -359,16 +358,12 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
 
 def _row(label: Any, rows: Any, path: str, found: Evaluation | None, why: str) -> dict[str, Any]:
     """Return the row of one batch in the table of all batches."""
-    errors: dict[str, Any] = {}
-    for when in ("before", "after"):
-        ends = None if found is None else getattr(found, f"error_{when}_interval")
-        errors[f"error_{when}"] = None if found is None else getattr(found, f"error_{when}")
-        errors |= dict(zip((f"{when}_low", f"{when}_high"), ends or (None, None)))
     words = [] if found is None else found.features.columns.get("verdict", [])
     verdict = "cannot tell" if found is None else found.verdict
     doubts = why if found is None else "; ".join(found.doubts)
-    told = {"better_features": words.count("better") if words else None, "path": path}
-    return {"batch": label, "verdict": verdict, "rows": rows, **errors, **told, "doubts": doubts}
+    better = words.count("better") if words else None
+    row = {"batch": label, "verdict": verdict, "rows": rows, **errors_of(found)}
+    return row | {"better_features": better, "path": path, "doubts": doubts}
 
 
 def _map_of(adapter_or_map: Any) -> Any:
@@ -494,13 +489,15 @@ def _findings(
     if largest < _NEGLIGIBLE and after.told_apart < 0.5 + _NEGLIGIBLE:
         yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
     elif after.p_value > _LEVEL:
-        yield Finding("note", f"{change}; what is left is within chance ({after.told('.2g')}).")
+        yield Finding(
+            "note", f"{change}; what is left is within chance ({after.p_in_words('.2g')})."
+        )
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         where = f" in {listing(hit)}" if hit else ""
-        told = f"the area under the curve of telling domains apart is {after.told_apart:.2f})."
-        text = f"{change}, and what is left{where} is more than chance ({after.told('.3g')}; "
-        yield Finding("care", f"{text}{told}", _UNEXPLAINED)
+        text = f"{change}, and what is left{where} is more than chance ({after.p_in_words('.3g')}; "
+        text += f"the area under the curve of telling domains apart is {after.told_apart:.2f})."
+        yield Finding("care", text, _UNEXPLAINED)
 
 
 def _doubts(

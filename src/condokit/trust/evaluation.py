@@ -89,17 +89,12 @@ class Evaluation(Record):
             of_pairs = f" Of {self.agreement.sentence}"
         if self.error_before is None or self.error_after is None:
             return f"{word}: {'; '.join(self.doubts)}."
-        errors = f"a value is systematically off by about {self.told('before')} as recorded and "
-        errors += f"{self.told('after')} after the map"
+        before, after = (error_in_words(errors_of(self), when) for when in ("before", "after"))
+        errors = f"a value is systematically off by about {before} as recorded and {after} after "
+        errors += "the map"
         if self.verdict != "cannot tell":
             return f"{word}: {errors}.{of_pairs}"
         return f"{word}: {'; '.join(self.doubts)}. By these data alone, {errors}."
-
-    def told(self, when: str) -> str:
-        """Return the expected error "before" or "after" the map with its interval, as text."""
-        low, high = getattr(self, f"error_{when}_interval") or (0.0, 0.0)
-        names = f"error_{when}", f"{when}_low", f"{when}_high"
-        return f"{told(dict(zip(names, (getattr(self, names[0]), low, high))), when)}"
 
     @property
     def counted(self) -> str:
@@ -189,7 +184,7 @@ class BatchEvaluation(Record):
     def parts(self) -> list[Part]:  # noqa: D102
         shown: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
         for when in ("before", "after"):
-            texts = (told(row, when) for row in self.batches.rows())
+            texts = (error_in_words(row, when) for row in self.batches.rows())
             shown[f"error_{when}"] = [text and text.replace(" sd", "") for text in texts]
         shown |= {n: self.batches[n] for n in ("better_features", "path")}
         rows = self.batches.rows()
@@ -202,7 +197,17 @@ class BatchEvaluation(Record):
         ]
 
 
-def told(row: dict[str, Any], when: str) -> str | None:
+def errors_of(one: Evaluation | None) -> dict[str, float | None]:
+    """Return expected errors before and after the map with their limits, None where unknown."""
+    found: dict[str, float | None] = {}
+    for when in ("before", "after"):
+        ends = getattr(one, f"error_{when}_interval", None) or (None, None)
+        found[f"error_{when}"] = getattr(one, f"error_{when}", None)
+        found |= {f"{when}_low": ends[0], f"{when}_high": ends[1]}
+    return found
+
+
+def error_in_words(row: dict[str, Any], when: str) -> str | None:
     """Return the expected error "before" or "after" of a row of batches as text, if it is known."""
     size, low, high = (row[name] for name in (f"error_{when}", f"{when}_low", f"{when}_high"))
     ends = "" if low is None else f" ({low:.2f} to {high:.2f})"

@@ -179,5 +179,5 @@ def _errors(outputs: list[_Outputs], rows: ComparableRows, min_cell: int) -> Ite
             e = (predicted - one.truth)[side & there]
             if len(e) > 1 and not too_few(len(e), min_cell):
                 sizes = {"RMSEP": np.sqrt(np.mean(e**2)), "bias": e.mean(), "SEP": e.std(ddof=1)}
-                told = {name: float(size) for name, size in sizes.items()}
-                yield {"model": one.model, "data": version, **told, "n_rows": len(e)}
+                numbers = {name: float(size) for name, size in sizes.items()}
+                yield {"model": one.model, "data": version, **numbers, "n_rows": len(e)}

@@ -225,7 +225,7 @@ class ShiftTests:
         """The area under the ROC curve, rescaled so that 0.5 is chance (or less) and 1 certain."""
         return 0.5 + 0.5 * max(self.auc - self.chance, 0.0) / max(1 - self.chance, 1e-12)
 
-    def told(self, digits: str) -> str:
+    def p_in_words(self, digits: str) -> str:
         """Return the p-values as text."""
         p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
         return f"p = {p} of two tests: {each} by feature, {joint} jointly"

@@ -142,10 +142,8 @@ def sensitivity(
     seed = check_seed(random_state)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     domains, dof = known_rows(domains), degrees_of_freedom(adapter)
-    fitted, (bounds, strongest) = (
-        _FirstFit.of(adapter, domains),
-        hidden_bounds(domains, adapter.map_),
-    )
+    fitted = _FirstFit.of(adapter, domains)
+    bounds, strongest = hidden_bounds(domains, adapter.map_)
     by_feature: dict[str, Any] = {}
     if fitted.errors is not None:
         t = np.abs(fitted.shift) / fitted.errors

@@ -97,18 +97,10 @@ def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> 
         own, affine, errors = labels.index(label), adapter.maps_[label], adapter.errors_[label]
         now = profile(study.divided(study.code == own))
         same = is_large if affine.fitted_on is None else affine.fitted_on.matches(now)
-        found = _agreement(adapter, study, own, pairs, left_out, min_cell)
-        yield Site(
-            label,
-            against_others(adapter, study, own),
-            affine,
-            errors,
-            "these rows" if same else "other rows",
-            known[label],
-            rows[own],
-            unit,
-            found,
-        )
+        origin = "these rows" if same else "other rows"
+        domains = against_others(adapter, study, own)
+        of_pairs = _agreement(adapter, study, own, pairs, left_out, min_cell)
+        yield Site(label, domains, affine, errors, origin, known[label], rows[own], unit, of_pairs)
 
 
 def mapped(adapter: BatchAdapter, study: Study, rows: Array) -> Array:

@@ -75,14 +75,14 @@ class Disagreement:
 
     def _named(self, hit: Array) -> str:
         """List the marked features as text, those in which strata disagree most first."""
-        found, told, worst = self.sheet, [], np.argsort(-self.square, kind="stable")
+        sheet, shown, worst = self.sheet, [], np.argsort(-self.square, kind="stable")
         worst = worst[hit[worst]]
         for j in worst[:_MOST_NAMED]:
-            ends = (f"{found[e][j]} {found[f'{e}_shift'][j]:+.2f} sd" for e in _ENDS)
-            name = found["feature"][j]
-            told.append(f"{name} ({', '.join(ends)})" if self.by_strata else name)
-        more = f" and {len(worst) - len(told)} more" if len(worst) > len(told) else ""
-        return ", ".join(told) + more
+            ends = (f"{sheet[e][j]} {sheet[f'{e}_shift'][j]:+.2f} sd" for e in _ENDS)
+            name = sheet["feature"][j]
+            shown.append(f"{name} ({', '.join(ends)})" if self.by_strata else name)
+        more = f" and {len(worst) - len(shown)} more" if len(worst) > len(shown) else ""
+        return ", ".join(shown) + more
 
 
 def specification(

@@ -90,7 +90,7 @@ class SystematicError:
         return self.before - self.after, self.variances[2]
 
     @property
-    def told(self) -> tuple[Array, Array, Array]:
+    def by_data_alone(self) -> tuple[Array, Array, Array]:
         """Gain of every feature and its variance by data alone, and how far the map moves values.
 
         That is by the plain map, without shrinkage; the last are mean squares. If the plain map is
@@ -115,9 +115,9 @@ class SystematicError:
         With the second rule more maps that help are recognised; docs/explain/method.md, "Verdicts",
         says how many, and how many verdicts are wrong.
         """
-        told, variance, _ = self.told
+        gain, variance, _ = self.by_data_alone
         of_mean = self._of_mean(2) if self.plain is None else variance.mean() / self.n_effective
-        sure = float(told.mean()) > ONE_SIDED_95 * np.sqrt(of_mean)
+        sure = float(gain.mean()) > ONE_SIDED_95 * np.sqrt(of_mean)
         falls = float(self.after.mean()) < _FALLS**2 * float(self.before.mean())
         return self.gain[0] > 0 or bool(sure and falls)
 
@@ -188,45 +188,47 @@ def systematic_error(affine: Map, domains: Study, rows: ComparableRows) -> Syste
     h = affine.without_links(x)
     try:
         believed, recipe, chance = _posterior(domains)
-        p, s = _believed(believed, x)
-        found = likely_curves(domains, recipe, believed) if by_feature else None
-        curved, noise = _bend(found, x, p, s), (s**2).mean(axis=0)
+        p, s = _believed(believed, x)  # the likely true values of rows x, and how sure they are
+        curves = likely_curves(domains, recipe, believed) if by_feature else None
+        curved, noise = _bend(curves, x, p, s), (s**2).mean(axis=0)
         bent = affine.kind == "monotone" or len(curved)
         lines = Y.copy()
         lines[is_query] = _believed(believed, every)[0]
-        others = [] if bent else _mixed(affine, believed, rows, lines, Y, (p, h), by_feature)
+        mixed = [] if bent else _mixed(affine, believed, rows, lines, Y, (p, h), by_feature)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return None
-    if not (by_feature or others):
+    if not (by_feature or mixed):
         return None  # rows are too few to tell how far a matrix is off
     gain = _of_gain(believed, x, h)
     gain[curved] += _of_curved_gain(x[:, curved], (2 * np.abs(h - x) * s)[:, curved])
+    # the true map is diagonal, or it mixes features in one of several ways
     cases = [(*_squares(p, x, h, noise), gain)]
     at_centre = _believed(believed, x.mean(axis=0)[None])[1][0] ** 2
-    for _, y, one in others:
-        own, q = at_centre + one.mean_variance(y), (h - x).T @ y / len(x)
-        of_gain = 4 * (at_centre * (h - x).mean(axis=0) ** 2 + one.variance(q))
-        cases.append((*_squares(p.mean(axis=0) + y + y @ one.mean.T, x, h, own), of_gain))
+    for _, y, law in mixed:
+        noise, q = at_centre + law.mean_variance(y), (h - x).T @ y / len(x)
+        of_gain = 4 * (at_centre * (h - x).mean(axis=0) ** 2 + law.variance(q))
+        cases.append((*_squares(p.mean(axis=0) + y + y @ law.mean.T, x, h, noise), of_gain))
     means = np.array([case[0] for case in cases]) / unit**2
     within = np.array([[*case[1], case[2]] for case in cases]) / unit**4
-    log_odds = np.array([odds for odds, *_ in others])
-    chances = (
-        probabilities(log_odds, _MIXES * chance if by_feature else _ASKED) if others else np.ones(1)
-    )
+    chances = np.ones(1)
+    if mixed:
+        log_odds = np.array([odds for odds, *_ in mixed])
+        chances = probabilities(log_odds, _MIXES * chance if by_feature else _ASKED)
     mean, within = np.tensordot(chances, means, axes=1), np.tensordot(chances, within, axes=1)
     before, after, _ = mean
+    # which case is true is as uncertain for all features at once: it does not average out
     shared = np.sqrt(chances)[:, None, None] * (means - mean)
     variances = within + (shared**2).sum(axis=0)
     if not by_feature:  # which rotation is right is less sure than linear approximations say
         variances[2] = np.maximum(variances[2], variances[0] + variances[1])
-    told = None
+    by_data = None
     if by_feature:
-        told = _told(believed.plain or believed, x, h, unit)
-        told[0][curved], told[1][curved] = (before - after)[curved], variances[2][curved]
-    known = believed.evidence
-    n_effective = float(len(unit)) if known is None else known.n_effective
-    error = SystematicError(unit, before, after, variances, n_effective, curved, told)
-    error = replace(error, shared=shared if others else None)
+        by_data = _gain_by_data(believed.plain or believed, x, h, unit)
+        by_data[0][curved], by_data[1][curved] = (before - after)[curved], variances[2][curved]
+    evidence = believed.evidence
+    n_effective = float(len(unit)) if evidence is None else evidence.n_effective
+    error = SystematicError(unit, before, after, variances, n_effective, curved, by_data)
+    error = replace(error, shared=shared if mixed else None)
     if not by_feature or len(curved):  # a curve is a difference, and a matrix has no such chance
         return error
     alike = np.zeros_like(before), (((h - x) / unit) ** 2).mean(axis=0)
@@ -303,7 +305,7 @@ def _of_gain(solution: Solution, x: Array, h: Array) -> Array:
     return shift**2 + (2 * away.mean(axis=0) * np.asarray(solution.se_log_scale)) ** 2
 
 
-def _told(plain: Solution, x: Array, h: Array, unit: Array) -> tuple[Array, Array, Array]:
+def _gain_by_data(plain: Solution, x: Array, h: Array, unit: Array) -> tuple[Array, Array, Array]:
     """Return the gain of a map h by the plain map, its variance, and mean squares of h - x.
 
     All in variances of the reference (`unit` squared).
