@@ -309,9 +309,11 @@ class Added(FitCommand):
         given = tuple(options["known_label"])
         if options["batch"] is None and not options["more"]:
             raise UsageError("Give tables of batches that have a map with --known, or --batch.")
-        if options["batch"] is not None and (given or options["label"]):
-            raise UsageError("--label and --known-label do not go with --batch.")
+        if options["batch"] is not None and given:
+            raise UsageError("--known-label does not go with --batch, which names their column.")
         labels: tuple[str, ...] = ()
+        if options["batch"] is not None and options["label"]:
+            self._check_labels({options["new"]: options["label"]}, options)
         if options["batch"] is None:
             others = given or file_labels(options["more"], {"labels": ()})
             own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
@@ -321,17 +323,19 @@ class Added(FitCommand):
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
                 raise UsageError(text)
-        return {"labels": labels, "features": tuple(names), "reliability": ()}
+        return {"labels": labels, "features": tuple(names), "reliability": (), "side": options["label"]}
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
         """Refuse tables whose own column of batches says something else than their labels."""
-        for path, label in labels.items() if self.column is not None else ():
-            source = None if path == "-" else open_source(path, options, self.column)
-            if source is not None and self.column in source.names:
+        column = options["batch"] or self.column
+        advice = f"give --batch {column}" if options["batch"] is None else "leave out --label"
+        for path, label in labels.items() if column is not None else ():
+            source = None if path == "-" else open_source(path, options, column)
+            if source is not None and column in source.names:
                 found = dict.fromkeys(map(str, source.labels()))
                 if [*found] != [label]:
-                    text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
-                    raise UsageError(f"{text}, not of {label!r} alone: give --batch {self.column}.")
+                    text = f"{path} has rows of {listing(found, 12)} in its column {column!r}"
+                    raise UsageError(f"{text}, not of {label!r} alone: {advice}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""

@@ -71,6 +71,13 @@ class Source:
         parts = self.parts([str(self.label)])
         return [label for part in parts for label in labels_of(part.column(self.label))]
 
+    def add_label(self, label: str) -> None:
+        """Add the column of labels to a whole table that lacks it: all rows have this label."""
+        if self.label not in self.names and isinstance(self.data, pa.Table):
+            same = pa.array([label] * len(self.data), pa.string())
+            self.data = self.data.append_column(self.label, same)
+            self.schema = self.data.schema
+
     def table(self, names: Sequence[str]) -> Any:
         """Return all rows as the reader takes them, with no other columns than these."""
         if not self.is_annotated:
@@ -212,6 +219,8 @@ def read_data(
         or {_format(path, options) for path in paths} != {"h5ad"}
     )
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
+    if label is not None and options.get("side") is not None:
+        sources[0].add_label(options["side"])
     roles = roles_of(sources, options, label)
     if only is not None:
         _check_labels(sources[0], only)
