@@ -323,7 +323,12 @@ class Added(FitCommand):
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
                 raise UsageError(text)
-        return {"labels": labels, "features": tuple(names), "reliability": (), "side": options["label"]}
+        return {
+            "labels": labels,
+            "features": tuple(names),
+            "reliability": (),
+            "side": options["label"],
+        }
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
         """Refuse tables whose own column of batches says something else than their labels."""

@@ -266,11 +266,11 @@ class Table:
         if not self._is_frame:
             return Table(values, self.name)
         backend = self._data.implementation
-        columns = [
-            nw.new_series(name, column, backend=backend)
+        made = {
+            name: nw.new_series(name, column, backend=backend)
             for name, column in zip(self.labels, values.T)
-        ]
-        frame = self._data.with_columns(*columns)
+        }  # `with_columns` of pyarrow copies all columns for each of them
+        frame = self._data.select(*[made.get(name, nw.col(name)) for name in self._data.columns])
         return Table(frame.to_native(), self.name)._with(self.positions)
 
     def refilled(self, fill: Callable[[Array, slice, Array], None], are_mapped: bool) -> Any:
