@@ -506,8 +506,9 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
             axis.legend(handlelength=1, **_BELOW)
     _name_rows(axes[0], known.labels)
     more = _left(len(known.confounders) - len(shown), "confounders")
-    note = f"Boxes: quartiles, whiskers: 5 to 95%{_rows_left(known)}{more}."
-    _note(figure, note, top=True)
+    has_boxes = any(c.values is not None for c in shown)
+    boxes = "Boxes: quartiles, whiskers: 5 to 95%" if has_boxes else "Bars: shares of rows"
+    _note(figure, f"{boxes}{_rows_left(known)}{more}.", top=True)
     return figure
 
 

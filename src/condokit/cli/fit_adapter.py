@@ -319,9 +319,9 @@ class Added(FitCommand):
             own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
             labels = (own, *others)
             self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
-            known = [str(label) for label in maps.maps_]
-            if strange := [label for label in others if label not in known]:
-                text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
+            there = [str(label) for label in maps.maps_]
+            if strange := [label for label in others if label not in there]:
+                text = f"--known-label: {listing(strange)} has no map; known are {listing(there)}."
                 raise UsageError(text)
         return {
             "labels": labels,

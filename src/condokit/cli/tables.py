@@ -179,8 +179,10 @@ def _with_sheet(path: str, table: Any, sheet: str, name: str, reading: dict[str,
     """Return a table with the columns of a sheet, whose rows are found by the names of samples."""
     text = {k: v for k, v in reading.items() if k not in ("format", "delimiter")}
     about = read_table(sheet, **text)
-    for place, known in ((path, table), (sheet, about)):
-        check_names(place, known.column_names, [name])
+    if name not in about.column_names:  # also where a matrix is turned: its first column is no name
+        text = f"{sheet} has no column {name!r}. --id is its column with the names of samples; the "
+        raise FileError(f"{text}columns are {listing(about.column_names, 12)}.")
+    check_names(path, table.column_names, [name])
     there = labels_of(about.column(name))
     rows = {sample: k for k, sample in enumerate(there)}
     if len(rows) < len(there):
