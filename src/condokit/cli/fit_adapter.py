@@ -309,12 +309,13 @@ class Added(FitCommand):
         given = tuple(options["known_label"])
         if options["batch"] is None and not options["more"]:
             raise UsageError("Give tables of batches that have a map with --known, or --batch.")
-        if options["batch"] is not None and given:
-            raise UsageError("--known-label does not go with --batch, which names their column.")
         labels: tuple[str, ...] = ()
-        if options["batch"] is not None and options["label"]:
+        if options["batch"] is not None:
+            if given:
+                text = "--known-label does not go with --batch, which names their column."
+                raise UsageError(text)
             self._check_labels({options["new"]: options["label"]}, options)
-        if options["batch"] is None:
+        else:
             others = given or file_labels(options["more"], {"labels": ()})
             own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
             labels = (own, *others)
@@ -323,19 +324,15 @@ class Added(FitCommand):
             if strange := [label for label in others if label not in there]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(there)}."
                 raise UsageError(text)
-        return {
-            "labels": labels,
-            "features": tuple(names),
-            "reliability": (),
-            "side": options["label"],
-        }
+        found = {"labels": labels, "features": tuple(names), "reliability": ()}
+        return found | {"side": options["label"]}
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
         """Refuse tables whose own column of batches says something else than their labels."""
         column = options["batch"] or self.column
         advice = f"give --batch {column}" if options["batch"] is None else "leave out --label"
         for path, label in labels.items() if column is not None else ():
-            source = None if path == "-" else open_source(path, options, column)
+            source = None if path == "-" or label is None else open_source(path, options, column)
             if source is not None and column in source.names:
                 found = dict.fromkeys(map(str, source.labels()))
                 if [*found] != [label]:

@@ -92,11 +92,7 @@ def tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     if isinstance(value, list):
         return [tidy(item, digits) for item in value]
     if isinstance(value, dict):
-        exact = _EXACT | {k for k in _ERRORS & {*value} if not _is_column(value[k])}
+        columns = {k for k, item in value.items() if isinstance(item, list) and len(item) != 2}
+        exact = _EXACT | (_ERRORS - columns)
         return {tidy(k): tidy(v, _DIGITS if k in exact else digits) for k, v in value.items()}
     return value
-
-
-def _is_column(value: Any) -> bool:
-    """Whether it has one number for each feature, rather than the two ends of an interval."""
-    return isinstance(value, list) and len(value) != 2
