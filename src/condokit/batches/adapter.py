@@ -9,21 +9,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.addition import add
-from condokit.batches.estimate import (
-    estimate,
-    identity,
-    is_joint,
-    towards_centre,
-    with_expected,
-)
+from condokit.batches.estimate import estimate, identity, is_joint, towards_centre, with_expected
 from condokit.batches.file import adapter_of, content_of
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import (
-    BatchReport,
-    account_of_batches,
-    facts_of,
-)
+from condokit.batches.record import BatchReport, account_of_batches, facts_of
 from condokit.checks import Array, Note, check_number, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing

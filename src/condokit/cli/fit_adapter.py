@@ -19,14 +19,7 @@ from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, features_of, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
-from condokit.cli.tables import (
-    IN_MEMORY,
-    file_labels,
-    open_source,
-    read_data,
-    reliabilities,
-    split,
-)
+from condokit.cli.tables import IN_MEMORY, file_labels, open_source, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.records import plain
 from condokit.data.study import Study
