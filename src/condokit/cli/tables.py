@@ -180,8 +180,9 @@ def _with_sheet(path: str, table: Any, sheet: str, name: str, reading: dict[str,
     text = {k: v for k, v in reading.items() if k not in ("format", "delimiter")}
     about = read_table(sheet, **text)
     if name not in about.column_names:  # also where a matrix is turned: its first column is no name
+        hint = did_you_mean(name, about.column_names)
         names = f"--id is its column of sample names, among {listing(about.column_names, 12)}"
-        raise FileError(f"{sheet} has no column {name!r}. {names}.")
+        raise FileError(f"{sheet} has no column {name!r}.{hint} {names}.")
     check_names(path, table.column_names, [name])
     there = labels_of(about.column(name))
     rows = {sample: k for k, sample in enumerate(there)}
