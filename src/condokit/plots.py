@@ -485,7 +485,7 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
     shown = known.confounders[:_MOST_PANELS]
     if not shown:
         raise ValueError("There are no confounders to draw.")
-    n = len(known.labels)
+    n, has_boxes = len(known.labels), any(c.values is not None for c in shown)
     figure, axes = _panels(len(shown), 3, 2.8, 1.2 + 0.2 * n, sharey=True)
     black = {"medianprops": {"color": "#111827"}, "showfliers": False, "whis": (5, 95)}
     for axis, c in zip(axes, shown):
@@ -506,8 +506,8 @@ def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
             axis.legend(handlelength=1, **_BELOW)
     _name_rows(axes[0], known.labels)
     more = _left(len(known.confounders) - len(shown), "confounders")
-    note = f"Boxes: quartiles, whiskers: 5 to 95%{_rows_left(known)}{more}."
-    _note(figure, note, top=True)
+    note = "Boxes: quartiles, whiskers: 5 to 95%" if has_boxes else "Bars: shares of rows"
+    _note(figure, f"{note}{_rows_left(known)}{more}.", top=True)
     return figure
 
 

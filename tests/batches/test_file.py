@@ -10,7 +10,9 @@ from batches_made import Made
 from stories import run
 
 from condokit import BatchAdapter, MapFileError, load_map
+from condokit.batches.record import BatchFacts, with_errors
 from condokit.io.documents import digest
+from condokit.report.contents import tidy
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +170,15 @@ def test_load_map_says_how_many_maps_are_read(document):
     text = json.dumps({**document, "sha256": digest(document)}).encode()
     with pytest.raises(MapFileError, match="Read it with condokit.BatchAdapter.load"):
         load_map(io.BytesIO(text))
+
+
+def test_an_error_is_told_alike_in_sentence_report_and_file():
+    error = 0.7649850160247013  # 0.76, and 0.77 after rounding to four digits
+    facts = BatchFacts(60, ["B", "A"], 0.86, 0, np.nan, np.nan)
+    in_file = with_errors(facts, (error, error)).error_before
+    row = {"error_before": error, "error_before_interval": [error, 1.2149], "before_low": error}
+    on_page = tidy({**row, "of_features": {"error_before": [error] * 3}})
+    shown = [in_file, on_page["error_before"], on_page["before_low"]]
+    shown += on_page["error_before_interval"][:1]
+    assert [f"{value:.2f}" for value in shown] == [f"{error:.2f}"] * 4
+    assert on_page["of_features"]["error_before"] == [0.765] * 3  # columns stay short

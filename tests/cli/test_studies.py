@@ -132,6 +132,10 @@ def test_a_batch_that_comes_later(made, capsys):
     two = ["add", "maps.json", "D_with_site.csv", "--known", "A_with_site.csv", "--batch", "site"]
     assert run(capsys, *two, "-c", "group", "-q", "-o", "m5.json")[0] == 0
     assert BatchAdapter.load("m5.json").maps_ == found.maps_
+    for new in ("D.csv", "D_with_site.csv"):  # --label for NEW, --batch for the known table
+        named = [*two[:2], new, "--label", "D", *two[3:]]
+        assert run(capsys, *named, "-c", "group", "-q", "--force", "-o", "m6.json")[0] == 0
+        assert BatchAdapter.load("m6.json").maps_ == found.maps_
 
 
 def test_a_batch_that_comes_later_is_fitted_as_the_others_were(made, capsys):
@@ -147,7 +151,7 @@ def test_a_batch_that_comes_later_is_fitted_as_the_others_were(made, capsys):
         (["--label", "D"], "with --known, or --batch"),
         (["--label", "B", "--known", "A.csv"], "one label that is new"),
         (["--label", "D", "--known", "all.csv"], "--known-label: 'all' has no map"),
-        (["--label", "D", "--batch", "site"], "do not go with --batch"),
+        (["--known", "A.csv", "--known-label", "A", "--batch", "site"], "does not go with --batch"),
         (["--known", "A.csv", "--known-label", "A,B"], "has no map"),
         (["--known", "A.csv", "-c", "sex"], "has no column 'sex'"),
     ],

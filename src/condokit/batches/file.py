@@ -42,10 +42,7 @@ def content_of(adapter: Any, errors: bool | None) -> dict[str, Any]:
         "n_features": adapter.n_features_in_,
         "reference": label_for_file(reference),
         "batches": [
-            {
-                "label": label_for_file(label),
-                **one.to_dict(False if label == reference else errors),
-            }
+            {"label": label_for_file(label), **one.to_dict(False if label == reference else errors)}
             for label, one in adapter.maps_.items()
         ],
         "provenance": adapter.provenance_,

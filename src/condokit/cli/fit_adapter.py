@@ -19,14 +19,7 @@ from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, features_of, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
-from condokit.cli.tables import (
-    IN_MEMORY,
-    file_labels,
-    open_source,
-    read_data,
-    reliabilities,
-    split,
-)
+from condokit.cli.tables import IN_MEMORY, file_labels, open_source, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.records import plain
 from condokit.data.study import Study
@@ -309,29 +302,35 @@ class Added(FitCommand):
         given = tuple(options["known_label"])
         if options["batch"] is None and not options["more"]:
             raise UsageError("Give tables of batches that have a map with --known, or --batch.")
-        if options["batch"] is not None and (given or options["label"]):
-            raise UsageError("--label and --known-label do not go with --batch.")
         labels: tuple[str, ...] = ()
-        if options["batch"] is None:
+        if options["batch"] is not None:
+            if given:
+                text = "--known-label does not go with --batch, which names their column."
+                raise UsageError(text)
+            self._check_labels({options["new"]: options["label"]}, options)
+        else:
             others = given or file_labels(options["more"], {"labels": ()})
             own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
             labels = (own, *others)
             self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
-            known = [str(label) for label in maps.maps_]
-            if strange := [label for label in others if label not in known]:
-                text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
+            there = [str(label) for label in maps.maps_]
+            if strange := [label for label in others if label not in there]:
+                text = f"--known-label: {listing(strange)} has no map; known are {listing(there)}."
                 raise UsageError(text)
-        return {"labels": labels, "features": tuple(names), "reliability": ()}
+        found = {"labels": labels, "features": tuple(names), "reliability": ()}
+        return found | {"side": options["label"]}
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
         """Refuse tables whose own column of batches says something else than their labels."""
-        for path, label in labels.items() if self.column is not None else ():
-            source = None if path == "-" else open_source(path, options, self.column)
-            if source is not None and self.column in source.names:
+        column = options["batch"] or self.column
+        advice = f"give --batch {column}" if options["batch"] is None else "leave out --label"
+        for path, label in labels.items() if column is not None else ():
+            source = None if path == "-" or label is None else open_source(path, options, column)
+            if source is not None and column in source.names:
                 found = dict.fromkeys(map(str, source.labels()))
                 if [*found] != [label]:
-                    text = f"{path} has rows of {listing(found, 12)} in its column {self.column!r}"
-                    raise UsageError(f"{text}, not of {label!r} alone: give --batch {self.column}.")
+                    text = f"{path} has rows of {listing(found, 12)} in its column {column!r}"
+                    raise UsageError(f"{text}, not of {label!r} alone: {advice}.")
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""

@@ -70,6 +70,13 @@ class Source:
         parts = self.parts([str(self.label)])
         return [label for part in parts for label in labels_of(part.column(self.label))]
 
+    def add_label(self, label: str) -> None:
+        """Add the column of labels to a whole table that lacks it: all rows have this label."""
+        if self.label not in self.names and isinstance(self.data, pa.Table):
+            same = pa.array([label] * len(self.data), pa.string())
+            self.data = self.data.append_column(self.label, same)
+            self.schema = self.data.schema
+
     def table(self, names: Sequence[str]) -> Any:
         """Return all rows as the reader takes them, with no other columns than these."""
         if not self.is_annotated:
@@ -173,8 +180,11 @@ def _with_sheet(path: str, table: Any, sheet: str, name: str, reading: dict[str,
     """Return a table with the columns of a sheet, whose rows are found by the names of samples."""
     text = {k: v for k, v in reading.items() if k not in ("format", "delimiter")}
     about = read_table(sheet, **text)
-    for place, known in ((path, table), (sheet, about)):
-        check_names(place, known.column_names, [name])
+    if name not in about.column_names:  # also where a matrix is turned: its first column is no name
+        hint = did_you_mean(name, about.column_names)
+        names = f"--id is its column of sample names, among {listing(about.column_names, 12)}"
+        raise FileError(f"{sheet} has no column {name!r}.{hint} {names}.")
+    check_names(path, table.column_names, [name])
     there = labels_of(about.column(name))
     rows = {sample: k for k, sample in enumerate(there)}
     if len(rows) < len(there):
@@ -212,6 +222,8 @@ def read_data(
         or {_format(path, options) for path in paths} != {"h5ad"}
     )
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
+    if label is not None and options.get("side") is not None:
+        sources[0].add_label(options["side"])
     roles = roles_of(sources, options, label)
     if only is not None:
         _check_labels(sources[0], only)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -215,6 +216,8 @@ def show(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """Turn records into lists, dicts, text and numbers; NaN and infinity into None."""
+    if type(value) in (float, str, int, bool):  # nearly all items of large tables
+        return value if type(value) is not float or math.isfinite(value) else None
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

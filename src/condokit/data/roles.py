@@ -92,7 +92,7 @@ def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """Return roles as given here or, where they are None, as given to `fit`."""
     found = {name: known.get(name) if value is None else value for name, value in given.items()}
     if lost := [name for name, value in found.items() if value is AS_VALUES]:
-        text = "{names} were given to fit as values, not as column names. Give them here as well."
+        text = "{names} were given to fit as values. Name their columns here, or give the values."
         raise refusal(text, names=listing(lost))
     return found
 

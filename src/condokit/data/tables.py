@@ -265,12 +265,17 @@ class Table:
             return Table(type(self.native)(values, obs=obs, var=var), self.name)
         if not self._is_frame:
             return Table(values, self.name)
-        backend = self._data.implementation
-        columns = [
-            nw.new_series(name, column, backend=backend)
+        native, backend = self._data.to_native(), self._data.implementation
+        if nw.dependencies.is_pandas_dataframe(native):  # one block is faster than columns
+            block = type(native)(values, columns=self.labels)
+            frame = native.drop(columns=block.columns).reset_index(drop=True).join(block)
+            frame = frame[list(native.columns)].set_axis(native.index)
+            return Table(frame, self.name)._with(self.positions)
+        made = {
+            name: nw.new_series(name, column, backend=backend)
             for name, column in zip(self.labels, values.T)
-        ]
-        frame = self._data.with_columns(*columns)
+        }  # `with_columns` of pyarrow copies all columns for each of them
+        frame = self._data.select(*[made.get(name, nw.col(name)) for name in self._data.columns])
         return Table(frame.to_native(), self.name)._with(self.positions)
 
     def refilled(self, fill: Callable[[Array, slice, Array], None], are_mapped: bool) -> Any:

@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import (
-    Array,
-    check_integer,
-    check_number,
-    listing,
-    quietly,
-    refusal,
-    warn,
-)
+from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
 from condokit.compare.weak_points import warn_of_few_to_smooth, warn_weak_points

@@ -97,10 +97,7 @@ def name_of(ingredient: Any) -> str:
 
 
 def account(
-    settings: Mapping[str, Any],
-    domains: Study,
-    notes: Sequence[Note],
-    facts: Mapping[str, Any],
+    settings: Mapping[str, Any], domains: Study, notes: Sequence[Note], facts: Mapping[str, Any]
 ) -> FrozenDict:
     """Return how maps were fitted, as far as a file may disclose it.
 

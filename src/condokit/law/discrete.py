@@ -38,11 +38,7 @@ class Discrete:
 
     @classmethod
     def of(
-        cls,
-        values: Callable[..., Array],
-        zero: Array,
-        batches: list[Array],
-        sums: Any = None,
+        cls, values: Callable[..., Array], zero: Array, batches: list[Array], sums: Any = None
     ) -> "Discrete":
         """Find the most frequent value of each feature in each domain.
 

@@ -20,6 +20,9 @@ _DIGITS = 6  # significant, of what the map is
 _FEW_DIGITS = 4  # of what is said about it
 _EXACT = {"scale", "own", "slope", "offset", "image_of_mean", "mean", "change"}
 _EXACT |= {"grid", "parameters", "curves"}
+# Sentences say these with two digits: of four, 0.76499 would be told as 0.76 there and 0.77 here.
+_ERRORS = {"before_low", "before_high", "after_low", "after_high", "error_before", "error_after"}
+_ERRORS |= {"error_before_interval", "error_after_interval"}
 # What only one of the two kinds of studies has: one map with all its details, or many sites.
 _OF_ONE_KIND: dict[str, Any] = {
     **dict.fromkeys(("compared", "assessment", "map", "fit", "uncertainty", "joint", "missing")),
@@ -89,5 +92,7 @@ def tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     if isinstance(value, list):
         return [tidy(item, digits) for item in value]
     if isinstance(value, dict):
-        return {tidy(k): tidy(v, _DIGITS if k in _EXACT else digits) for k, v in value.items()}
+        columns = {k for k, item in value.items() if isinstance(item, list) and len(item) != 2}
+        exact = _EXACT | (_ERRORS - columns)
+        return {tidy(k): tidy(v, _DIGITS if k in exact else digits) for k, v in value.items()}
     return value

@@ -21,10 +21,7 @@ _MOST_DENSITIES = 40
 
 
 def of_sites(
-    adapter: BatchAdapter,
-    study: Study,
-    assessment: BatchAssessment,
-    evaluation: BatchEvaluation,
+    adapter: BatchAdapter, study: Study, assessment: BatchAssessment, evaluation: BatchEvaluation
 ) -> dict[str, Any]:
     """Return what is known of the maps of many sites; features by what is left of their shift."""
     report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict

@@ -522,7 +522,8 @@ def _doubts(
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:
-        yield f"the confounders of the domains overlap by {overlap.coefficient:.2f} only"
+        between = "its rows and all others" if known.is_site else "the domains"
+        yield f"the confounders of {between} overlap by {overlap.coefficient:.2f} only"
     elif worth < _FEW_ROWS:
         yield f"the comparison rests on about {_FEW_ROWS:.0f} rows of a domain, or fewer"
     if error is None:
