@@ -20,7 +20,10 @@ MOST_STEPS = 30  # iterations, at most
 STILL = 0.02  # standard errors by which a scale may still move at the end
 _FEWER = 0.75  # share of features that still move, below which only these go on
 EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
-SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `blend`
+SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `pulled`
+# variances of log-scales, in those of normal rows: the usual ratio (that of a kurtosis of 4), and
+# the largest that is believed of other features
+_USUAL, _LARGEST = 1.5, 4.0
 NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
 
 
@@ -266,15 +269,29 @@ def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects
 def blend(
     V: Array, V_model: Array, V_b: Array, V_b_model: Array, cov: Array, count: Array, dof: Array
 ) -> tuple[Array, Array, Array]:
-    """Blend sandwich variances V with those of the model: max(V_model, V^k V_model^(1-k)).
+    """Blend sandwich variances V with those of the model, see `pulled`; no result is below these.
 
-    With k = N / (N + 40) for N rows or subjects, since a sandwich of few rows is noisy and too
-    small. The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof -
-    2). Returns both variances and the covariance, which is kept possible.
+    The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof - 2).
+    Returns both variances and the covariance, which is kept possible.
     """
     share = count / (count + SANDWICH_ROWS)
     widen = dof / np.maximum(dof - 2, 0.5)
-    V = np.maximum(V_model, V**share * V_model ** (1 - share)) * widen
+    V = V_model * pulled(V / V_model, count) * widen
     V_b = np.maximum(V_b_model, V_b**share * V_b_model ** (1 - share)) * widen
     limit = 0.95 * np.sqrt(V * V_b)
     return V, V_b, np.clip(cov * share, -limit, limit)
+
+
+def pulled(ratio: Array, count: Array) -> Array:
+    """Return ratios of variances of log-scales to those of normal rows, at least 1.
+
+    Ratios of few rows are noisy and too small. Logarithms of those of N rows or subjects have the
+    weight N / (N + 40). The rest has the mean of other features, to which 40 rows of the usual
+    ratio are added.
+    """
+    ratio = np.maximum(ratio, 0.0)  # which rounding can make negative
+    known = np.minimum(ratio, _LARGEST)
+    others = count * (known.sum() - known) + SANDWICH_ROWS * _USUAL
+    usual = others / (count * (len(known) - 1) + SANDWICH_ROWS)
+    share = count / (count + SANDWICH_ROWS)
+    return np.asarray(np.maximum(ratio**share * usual ** (1 - share), 1.0))
