@@ -66,7 +66,9 @@ def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
 @pytest.mark.parametrize("near", [None, np.ones((1, 3))])
 def test_constant_features_have_finite_scales(near):
     with np.errstate(all="raise"):
-        assert np.isfinite(best_scales(np.zeros((1, 3, 3)), np.array([50.0, 12.0, 44.0]), near)).all()
+        assert np.isfinite(
+            best_scales(np.zeros((1, 3, 3)), np.array([50.0, 12.0, 44.0]), near)
+        ).all()
 
 
 def test_cells_tell_what_rows_do():
