@@ -21,9 +21,7 @@ STILL = 0.02  # standard errors by which a scale may still move at the end
 _FEWER = 0.75  # share of features that still move, below which only these go on
 EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
 SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `pulled`
-# variances of log-scales, in those of normal rows: the usual ratio (that of a kurtosis of 4), and
-# the largest that is believed of other features
-_USUAL, _LARGEST = 1.5, 4.0
+_LARGEST = 4.0  # ratio of variances of log-scales that is believed of other features, at most
 NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
 
 
@@ -286,12 +284,11 @@ def pulled(ratio: Array, count: Array) -> Array:
     """Return ratios of variances of log-scales to those of normal rows, at least 1.
 
     Ratios of few rows are noisy and too small. Logarithms of those of N rows or subjects have the
-    weight N / (N + 40). The rest has the mean of other features, to which 40 rows of the usual
-    ratio are added.
+    weight N / (N + 40). The rest has the mean of other features, to which 40 normal rows are added.
     """
     ratio = np.maximum(ratio, 0.0)  # which rounding can make negative
     known = np.minimum(ratio, _LARGEST)
-    others = count * (known.sum() - known) + SANDWICH_ROWS * _USUAL
-    usual = others / (count * (len(known) - 1) + SANDWICH_ROWS)
+    others = count * (known.sum() - known) + SANDWICH_ROWS
+    usual = np.maximum(others / (count * (len(known) - 1) + SANDWICH_ROWS), 1.0)
     share = count / (count + SANDWICH_ROWS)
     return np.asarray(np.maximum(ratio**share * usual ** (1 - share), 1.0))
