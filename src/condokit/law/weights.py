@@ -189,10 +189,8 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     """
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
-    root = np.sqrt(found.sigma2)
     v = 1.0 if found.v is None else found.v
-    if found.v is not None:
-        root = root * np.sqrt(v)
+    root = np.sqrt(found.sigma2 * v)
     precision = w if found.v is None else np.asarray(1.0 if w is None else w) / v
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
@@ -214,14 +212,11 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     if w is not None or found.v is not None:
         freed, drop = noise_part(curve, counts * a, r, counts, at.noise, found.level_precision)
     H = np.maximum(H - drop, 0.25 * model)
-    t = psi * r
-    t -= dof / N
-    score = psi * a
-    score -= 0.5 * freed * t
+    t = psi * r - dof / N
+    score = psi * a - 0.5 * freed * t
     score[at.rows[b]] -= n_b / N_b
     rest = 1 - red.h
-    image = psi * (at.apart(at.fitted(red.link[j]), precision) / rest)
-    image *= root / (v * bread)
+    image = psi * (at.apart(at.fitted(red.link[j]), precision) / rest) * (root / (v * bread))
     score /= rest
     if at.subjects is None:
         pairs = (image, image), (score, image), (score, score)
@@ -272,8 +267,7 @@ def blend(
     The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof - 2).
     Returns both variances and the covariance, which is kept possible.
     """
-    share = count / (count + SANDWICH_ROWS)
-    widen = dof / np.maximum(dof - 2, 0.5)
+    share, widen = count / (count + SANDWICH_ROWS), dof / np.maximum(dof - 2, 0.5)
     V = V_model * pulled(V / V_model, count) * widen
     V_b = np.maximum(V_b_model, V_b**share * V_b_model ** (1 - share)) * widen
     limit = 0.95 * np.sqrt(V * V_b)
@@ -286,9 +280,8 @@ def pulled(ratio: Array, count: Array) -> Array:
     Ratios of few rows are noisy and too small. Logarithms of those of N rows or subjects have the
     weight N / (N + 40). The rest has the mean of other features, to which 40 normal rows are added.
     """
-    ratio = np.maximum(ratio, 0.0)  # which rounding can make negative
+    ratio, share = np.maximum(ratio, 0.0), count / (count + SANDWICH_ROWS)
     known = np.minimum(ratio, _LARGEST)
     others = count * (known.sum() - known) + SANDWICH_ROWS
     usual = np.maximum(others / (count * (len(known) - 1) + SANDWICH_ROWS), 1.0)
-    share = count / (count + SANDWICH_ROWS)
     return np.asarray(np.maximum(ratio**share * usual ** (1 - share), 1.0))
