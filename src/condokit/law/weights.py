@@ -194,8 +194,7 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     precision = w if found.v is None else np.asarray(1.0 if w is None else w) / v
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
-    a = at.apart(a, precision)
-    a *= found.s[:, b] / root
+    a = at.apart(a, precision) * (found.s[:, b] / root)
     psi = r if w is None else w * r
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
     kappa = (nu + 1) / (nu + 3)
@@ -280,8 +279,7 @@ def pulled(ratio: Array, count: Array) -> Array:
     Ratios of few rows are noisy and too small. Logarithms of those of N rows or subjects have the
     weight N / (N + 40). The rest has the mean of other features, to which 40 normal rows are added.
     """
-    ratio, share = np.maximum(ratio, 0.0), count / (count + SANDWICH_ROWS)
-    known = np.minimum(ratio, _LARGEST)
+    known, share = np.clip(ratio, 0.0, _LARGEST), count / (count + SANDWICH_ROWS)
     others = count * (known.sum() - known) + SANDWICH_ROWS
     usual = np.maximum(others / (count * (len(known) - 1) + SANDWICH_ROWS), 1.0)
-    return np.asarray(np.maximum(ratio**share * usual ** (1 - share), 1.0))
+    return np.asarray(np.maximum(np.maximum(ratio, 0.0) ** share * usual ** (1 - share), 1.0))
