@@ -9,7 +9,7 @@ from condokit.law.maps import maps_of
 from condokit.law.noise import NoiseModel
 from condokit.law.posterior import Maps, _Effects, _Sizes, posterior_of
 from condokit.law.stacked import Stacked, best_scales, nodes, reduce, solve
-from condokit.law.weights import shape
+from condokit.law.weights import pulled, shape
 
 FREE = np.full((3, 4), np.nan)
 
@@ -58,9 +58,17 @@ def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
                 corners = loss(u + e + f, j) - loss(u + e - f, j) - loss(u - e + f, j)
                 H[a, b] = (corners + loss(u - e - f, j)) / (4 * step**2)
         widen = found.dof / (found.dof - 2)
-        heavy = max((shape(at, found)[0][j] - 1) / 2, 1.0) ** (found.dof / (found.dof + 40))
-        expected = np.linalg.inv(H) * widen * heavy
+        heavy = pulled((shape(at, found)[0] - 1) / 2, found.dof)
+        expected = np.linalg.inv(H) * widen * heavy[j]
         np.testing.assert_allclose(maps.cov_log[j], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("near", [None, np.ones((1, 3))])
+def test_constant_features_have_finite_scales(near):
+    with np.errstate(all="raise"):
+        assert np.isfinite(
+            best_scales(np.zeros((1, 3, 3)), np.array([50.0, 12.0, 44.0]), near)
+        ).all()
 
 
 def test_cells_tell_what_rows_do():
@@ -159,8 +167,8 @@ def test_cells_with_heavy_tails_are_fitted_by_their_moments():
     assert (heavy > 2).all()
     variance = maps_of(cells, found).cov_log[:, 0, 0]
     normal = maps_of(at, replace(plain, e=np.where(plain.e > 0, 1.0, -1.0) * plain.sigma2**0.5))
-    share = found.dof / (found.dof + 40)
-    np.testing.assert_allclose(variance, normal.cov_log[:, 0, 0] * heavy**share, rtol=1e-6)
+    believed = pulled(heavy, found.dof)
+    np.testing.assert_allclose(variance, normal.cov_log[:, 0, 0] * believed, rtol=1e-6)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

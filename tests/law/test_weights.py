@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from condokit.law.weights import SANDWICH_ROWS, blend
+from condokit import ConDoAdapter
+from condokit.law.weights import SANDWICH_ROWS, blend, pulled
 
 
 def blended(V, V_b, cov, count, dof=30.0, model=1.0):
@@ -34,5 +35,26 @@ def test_the_covariance_stays_possible(cov):
 
 
 def test_few_degrees_of_freedom_widen_without_bound_but_stay_finite():
-    assert blended(1.0, 1.0, 0.0, 10.0, dof=2.0)[0] == pytest.approx(4.0)
-    assert blended(1.0, 1.0, 0.0, 10.0, dof=1.0)[0] == pytest.approx(2.0)
+    assert blended(1.0, 1.0, 0.0, 10.0, dof=2.0)[1] == pytest.approx(4.0)
+    assert blended(1.0, 1.0, 0.0, 10.0, dof=1.0)[1] == pytest.approx(2.0)
+
+
+def test_few_rows_of_many_features_have_the_ratio_that_these_share():
+    rng = np.random.default_rng(0)
+    own = np.exp(0.5 * rng.normal(size=200))
+    few = pulled(2 * own, np.array([20.0]))
+    assert np.mean(few) == pytest.approx(2 * np.mean(own), rel=0.1)
+    assert np.std(np.log(few)) < 0.4 * np.std(np.log(own))
+    np.testing.assert_allclose(pulled(2 * own, np.array([1e9])), np.maximum(2 * own, 1), rtol=1e-6)
+    one = np.append(np.ones(200), 1e6)  # does not decide for the others
+    assert pulled(one, np.array([20.0]))[:-1].max() < 1.05
+
+
+def test_tails_of_few_rows_are_hardly_evidence_of_other_scales():
+    chances = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        query, reference = rng.standard_t(3, (12, 40)), rng.standard_t(3, (20, 40))
+        same = np.repeat("a", 12), np.repeat("a", 20)
+        chances.append(ConDoAdapter().fit_pair(query, reference, *same).report_.chance_of_scale)
+    assert np.mean(chances) < 0.25  # .32 if features do not learn from each other

@@ -14,7 +14,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.law.posterior import Maps
 from condokit.law.stacked import Found, Stacked, solve
-from condokit.law.weights import SANDWICH_ROWS, errors, rows_together, shape
+from condokit.law.weights import errors, pulled, rows_together, shape
 
 _UNKNOWN = 100.0  # variance of a log-scale of which the rows say nothing
 
@@ -136,16 +136,16 @@ def _of_many(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Arr
     :math:`\sigma^2 B`, that at given scales. The centre c is where the image is uncorrelated with
     the scale of b.
 
-    Residuals that are not normal multiply the variance of log-scales by (kurtosis - 1) / 2 to the
-    power of dof / (dof + 40); those of t with nu degrees of freedom multiply it by (nu + 3) / nu,
-    and that of offsets by (nu + 3) / (nu + 1).
+    Residuals that are not normal multiply the variance of log-scales by (kurtosis - 1) / 2, as far
+    as that is believed (`weights.pulled`); those of t with nu degrees of freedom multiply it by
+    (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
     """
     s, red, n, dof = found.s, found.reduced, found.n_eff, found.dof
     K, others = at.n_batches, at.others
     H = s[:, :, None] * red.Q * s[:, None, :] / found.sigma2[:, None, None]
     H = H + n[:, None] * np.eye(K) - 2 * n[:, :, None] * n[:, None] / dof[:, None, None]
     free = np.ix_(np.arange(len(s)), others, others)
-    heavy = np.maximum((shape(at, found)[0] - 1) / 2, 1.0) ** (dof / (dof + SANDWICH_ROWS))
+    heavy = pulled((shape(at, found)[0] - 1) / 2, dof)
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
     widen, together = dof / np.maximum(dof - 2, 0.5), _together(at, found)
     factor = np.where(np.isinf(found.nu), heavy, (nu + 3) / nu) * widen

@@ -406,7 +406,7 @@ def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
     if near is None:
         s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
     else:
-        size = np.maximum(np.einsum("db,dbc,dc->d", near, Q, near), 1e-300)
+        size = np.maximum(np.einsum("db,dbc,dc->d", near, Q, near), 1e-12)
         s = near * np.sqrt(n.sum(1) / size)[:, None]
     least = np.sqrt(n.min())
     for _ in range(_NEWTON_STEPS):

@@ -20,7 +20,8 @@ MOST_STEPS = 30  # iterations, at most
 STILL = 0.02  # standard errors by which a scale may still move at the end
 _FEWER = 0.75  # share of features that still move, below which only these go on
 EXTREME = 12.0  # squared residual, in variances, of an extreme row: .0005 of normal rows
-SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `blend`
+SANDWICH_ROWS = 40.0  # rows at which the sandwich has half of the weight, see `pulled`
+_LARGEST = 4.0  # ratio of variances of log-scales that is believed of other features, at most
 NO_MATTER = 0.1  # excess kurtosis that is too small to matter; that of t with 64 degrees of freedom
 
 
@@ -188,15 +189,12 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     """
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
-    root = np.sqrt(found.sigma2)
     v = 1.0 if found.v is None else found.v
-    if found.v is not None:
-        root = root * np.sqrt(v)
+    root = np.sqrt(found.sigma2 * v)
     precision = w if found.v is None else np.asarray(1.0 if w is None else w) / v
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
-    a = at.apart(a, precision)
-    a *= found.s[:, b] / root
+    a = at.apart(a, precision) * (found.s[:, b] / root)
     psi = r if w is None else w * r
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
     kappa = (nu + 1) / (nu + 3)
@@ -213,14 +211,11 @@ def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     if w is not None or found.v is not None:
         freed, drop = noise_part(curve, counts * a, r, counts, at.noise, found.level_precision)
     H = np.maximum(H - drop, 0.25 * model)
-    t = psi * r
-    t -= dof / N
-    score = psi * a
-    score -= 0.5 * freed * t
+    t = psi * r - dof / N
+    score = psi * a - 0.5 * freed * t
     score[at.rows[b]] -= n_b / N_b
     rest = 1 - red.h
-    image = psi * (at.apart(at.fitted(red.link[j]), precision) / rest)
-    image *= root / (v * bread)
+    image = psi * (at.apart(at.fitted(red.link[j]), precision) / rest) * (root / (v * bread))
     score /= rest
     if at.subjects is None:
         pairs = (image, image), (score, image), (score, score)
@@ -266,15 +261,25 @@ def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects
 def blend(
     V: Array, V_model: Array, V_b: Array, V_b_model: Array, cov: Array, count: Array, dof: Array
 ) -> tuple[Array, Array, Array]:
-    """Blend sandwich variances V with those of the model: max(V_model, V^k V_model^(1-k)).
+    """Blend sandwich variances V with those of the model, see `pulled`; no result is below these.
 
-    With k = N / (N + 40) for N rows or subjects, since a sandwich of few rows is noisy and too
-    small. The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof -
-    2). Returns both variances and the covariance, which is kept possible.
+    The results for the log-scale and for the image (`V_b`) are multiplied by dof / (dof - 2).
+    Returns both variances and the covariance, which is kept possible.
     """
-    share = count / (count + SANDWICH_ROWS)
-    widen = dof / np.maximum(dof - 2, 0.5)
-    V = np.maximum(V_model, V**share * V_model ** (1 - share)) * widen
+    share, widen = count / (count + SANDWICH_ROWS), dof / np.maximum(dof - 2, 0.5)
+    V = V_model * pulled(V / V_model, count) * widen
     V_b = np.maximum(V_b_model, V_b**share * V_b_model ** (1 - share)) * widen
     limit = 0.95 * np.sqrt(V * V_b)
     return V, V_b, np.clip(cov * share, -limit, limit)
+
+
+def pulled(ratio: Array, count: Array) -> Array:
+    """Return ratios of variances of log-scales to those of normal rows, at least 1.
+
+    Ratios of few rows are noisy and too small. Logarithms of those of N rows or subjects have the
+    weight N / (N + 40). The rest has the mean of other features, to which 40 normal rows are added.
+    """
+    known, share = np.clip(ratio, 0.0, _LARGEST), count / (count + SANDWICH_ROWS)
+    others = count * (known.sum() - known) + SANDWICH_ROWS
+    usual = np.maximum(others / (count * (len(known) - 1) + SANDWICH_ROWS), 1.0)
+    return np.asarray(np.maximum(np.maximum(ratio, 0.0) ** share * usual ** (1 - share), 1.0))
