@@ -106,7 +106,7 @@ def lines_of_code(path):
 def test_the_house_stays_small():
     entries = {path.relative_to(SOURCE).parts[0] for path in MODULES}  # not py.typed, a marker
     assert len(entries) <= 24
-    assert sum(map(lines_of_code, MODULES)) <= 32_943
+    assert sum(map(lines_of_code, MODULES)) <= 33_050
 
 
 def test_no_two_classes_share_a_name():

@@ -9,7 +9,7 @@ from reading import from_table
 from scipy.stats import norm
 from stories import ROLES, truth, two_domains
 
-from condokit import AffineMap, ConDoAdapter, evaluate
+from condokit import AffineMap, ConDoAdapter, datasets, evaluate
 from condokit.compare.comparison import compare
 from condokit.data.links import apply, steps, undo
 from condokit.maps.families import LocationScale
@@ -231,3 +231,18 @@ def test_held_out_pairs_decide(rng):
     assert found.sentence.startswith("Better, by 30 pairs: the difference to the reference goes")
     wrong = AffineMap([1.0, 1.0], [-3.0, -3.0])
     assert evaluate(wrong, both, **roles).verdict == "worse"
+
+
+def test_few_rows_of_many_features_do_not_look_mixed():
+    """Of 20 rows, the evidence on matrices of 16 features is chance; the true map has none."""
+    said, true = [], []
+    for seed in range(4):
+        eeg = datasets.make_eeg(random_state=seed)
+        table = eeg.to_frame()
+        few = pd.concat([table[table["device"] == "v1"], table[table["device"] == "v2"].head(20)])
+        roles = {"domain": "device", "confounders": "seizure", "features": ["eeg_*"]}
+        adapter = ConDoAdapter(reference="v1").fit(few, **roles)
+        said.append(evaluate(adapter, few, **roles).error_after)
+        off = adapter.map_(eeg.X_query) - (eeg.X_query * eeg.scale + eeg.offset)
+        true.append(np.sqrt(((off / eeg.X_reference.std(axis=0)) ** 2).mean()))
+    assert 0.75 < np.mean(said) / np.mean(true) < 1.25

@@ -138,7 +138,11 @@ def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[S
     """Return the units in which maps of a family are found, and maps to start from."""
     units, cut = sample_units(family, samples), samples.without_tails()
     if family.form == "diagonal":
-        return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(cut)))]
+        moments = ReverseKL().solve_diagonal(family, as_moments(cut))
+        image = moments.image if family.has_offset else moments.centre
+        shift = replace(moments, scale=np.ones_like(moments.scale), image=image)
+        # moments of many equal values (zeros, counts) may be far from where the search should start
+        return units, [("moments", moments), ("shift", shift)][: 1 + family.has_scale]
     gaussians = as_gaussians(cut)
     if samples.is_rectangular:
         return units, rectangular_starts(gaussians, on_means(samples))[: family.n_starts]

@@ -10,8 +10,9 @@ and in units of L,
 - means of block k differ by :math:`m_k = c + F u_k`, with errors of variance
   :math:`1/n_{q,k} + 1/n_{r,k}`.
 
-A priori E is 0, or its entries are normal with one of a few standard deviations. Marginal
-likelihoods say how probable these hypotheses are.
+A priori E is 0, or its entries are normal with one of a few standard deviations. These fall with
+the root of the number of features, so that what all others together add to a feature does not grow
+with their number. Marginal likelihoods say how probable these hypotheses are.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.trust.blocks import ComparableRows
 
-SPREADS = np.array([0.05, 0.1, 0.2, 0.4, 0.8])  # of entries of E,
+_SPREADS = np.array([0.05, 0.1, 0.2, 0.4, 0.8])  # of entries of E for two features,
 _WEIGHTS = np.array([0.2, 0.25, 0.25, 0.2, 0.1])  # and their prior probabilities
 _FEWEST = 3  # rows of each domain in a block, and rows per feature in all
 
@@ -32,6 +33,7 @@ class Mixing:
     """The law of E if it is not 0, for one spread of its entries."""
 
     log_odds: float  # of this hypothesis against E = 0, before any prior probabilities
+    spread: float  # of entries of E, a priori
     mean: Array  # (n_features, n_features), in the features' units
     cov: Array  # (n_features, n_features, n_features): of the entries of each row of E
 
@@ -75,7 +77,9 @@ def mixing(rows: ComparableRows, Y: Array, is_rigid: bool = False) -> tuple[floa
         for side, x in enumerate(pair):
             x = x @ inverse.T
             v += each * w[k, side] ** 2 * ((x**2).T @ x**2 - (x.T @ x) ** 2 / len(x))
-    r = np.tril(1 / np.maximum(v, 1e-12))  # precision of every sum, counted once
+    # of few rows, products of single rows vary too little by chance: at least as of normal ones
+    least = each * (w**2 * (n - 1)).sum() * (1 + np.eye(d))
+    r = np.tril(1 / np.maximum(v, least))  # precision of every sum, counted once
     pairs = np.arange(d * d).reshape(d, d)
     P = np.kron(np.eye(d), (u.T * (h / each)) @ u)  # precision of F, and below its product with F
     for one in (pairs, pairs.T):
@@ -92,12 +96,14 @@ def mixing(rows: ComparableRows, Y: Array, is_rigid: bool = False) -> tuple[floa
     level, axes = np.linalg.eigh(J.T @ P @ J)
     level, along = np.maximum(level, 0.0), axes.T @ (J.T @ b.ravel())
     axes, out = free @ axes, []
-    for spread in SPREADS:
+    for spread in _SPREADS * np.sqrt(2 / d):
         var = 1 / (level + 1 / spread**2)
         odds = 0.5 * (along**2 @ var - np.log1p(level * spread**2).sum())
         rowwise = (axes * np.sqrt(var)).reshape(d, d, len(var))
         cov = rowwise @ rowwise.transpose(0, 2, 1) * back[:, :, None] * back[:, None, :]
-        out.append(Mixing(float(odds), (axes @ (var * along)).reshape(d, d) * back, cov))
+        out.append(
+            Mixing(float(odds), float(spread), (axes @ (var * along)).reshape(d, d) * back, cov)
+        )
     return chi_squared, out
 
 

@@ -34,7 +34,7 @@ from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
 from condokit.solvers.solution import Curves, Solution
 from condokit.trust.blocks import ComparableRows
-from condokit.trust.mixing import SPREADS, Mixing, mixing, probabilities
+from condokit.trust.mixing import Mixing, mixing, probabilities
 
 _MOST_VALUES = 2_000_000  # query rows times features that errors are averaged over
 _FEWEST_ROWS = 100  # of the query, however many features there are
@@ -263,8 +263,8 @@ def _mixed(
     is_rigid = np.allclose(square, square[0, 0] * np.eye(d), atol=1e-6 * square[0, 0])
     less, at_matrix = mixing(rows, Y, is_rigid)
     found = []
-    for spread, one, other in zip(SPREADS, at_lines, at_matrix):
-        odds = other.log_odds + 0.5 * (badly - less) - 0.5 * (away**2).sum() / spread**2
+    for one, other in zip(at_lines, at_matrix):
+        odds = other.log_odds + 0.5 * (badly - less) - 0.5 * (away**2).sum() / one.spread**2
         cases = (one.log_odds, p - p.mean(axis=0), one), (odds, h - h.mean(axis=0), other)
         found.append(max(cases, key=lambda case: case[0]))
     return found
