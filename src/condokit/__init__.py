@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from condokit.trust.evaluate import evaluate as evaluate
     from condokit.trust.sensitivity import sensitivity as sensitivity
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 # where public names live
 _NAMES = {
