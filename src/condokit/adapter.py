@@ -54,8 +54,9 @@ class ConDoAdapter(Adapter):
     ----------
     map : str or MapFamily, default="location-scale"
         The family of maps: "identity", "shift", "location-scale" (a scale and an offset for each
-        feature), "monotone" (an increasing curve for each feature, which stays a line without
-        evidence for a curve), "affine" (a full matrix), "orthogonal", "similarity", "low-rank".
+        feature; by "likelihood", features that are mostly zero are only multiplied), "monotone"
+        (an increasing curve for each feature, which stays a line without evidence for a curve),
+        "affine" (a full matrix), "orthogonal", "similarity", "low-rank".
         "auto" is "location-scale", but features for which a curve is more likely than a line get
         one (given confounders, up to 300 features). With 8 rows per feature or more it is also
         averaged with matrices, by how well each predicts held-out rows; see `report_`.

@@ -61,7 +61,7 @@ class Plan:
         return "\n".join(lines)
 
     def _to(self, after: float) -> str:
-        """Return the gain in words, as a share of the error: that also holds for a fit's errors."""
+        """Return the gain in words: a share of the error, since a fit expects other errors."""
         if after > _LARGE:
             return "does not connect them all"
         if self.error_before > _LARGE:

@@ -245,7 +245,7 @@ def _text_columns(
 
 
 def is_folder(output: str) -> bool:
-    """Tell whether an output is a folder, in which every file that comes in has one."""
+    """Return whether an output is a folder, in which every file that comes in has one."""
     return output != "-" and (output.endswith(("/", os.sep)) or Path(output).is_dir())
 
 

@@ -295,7 +295,7 @@ class Added(FitCommand):
         return _verdict_record(row["verdict"], f"{line} {row['doubts']}".rstrip(), self.judged[1])
 
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what the options of other commands would be: labels of files, and features."""
+        """Return the options of `fit` that `add` implies: labels of the files, and the features."""
         names, maps = getattr(self.adapter, "feature_names_in_", None), self.adapter
         if getattr(maps, "kinds", None) != ("batches",) or names is None:
             raise UsageError("add needs a map file of many batches with names of features.")

@@ -51,7 +51,7 @@ def show_result(what: Any) -> None:
 
 
 def tell(text: str, matters: bool = True) -> None:
-    """Say something to people; what does not matter not to those who want --quiet."""
+    """Print a message on the error stream; with --quiet only those that matter."""
     context = click.get_current_context(silent=True)
     if matters or context is None or not context.params.get("quiet"):
         click.echo(text, err=True)
@@ -72,7 +72,7 @@ def answer(as_json: bool, record: Any, text: str) -> None:
 
 
 def tell_warnings(caught: Iterable[Any]) -> list[str]:
-    """Say what was warned of, and return it as it may be kept."""
+    """Print the warnings, and return them in a form that may be saved."""
     from condokit.data.disclosure import hiding_few
 
     ours = [one.message for one in caught if issubclass(one.category, UserWarning)]
@@ -119,7 +119,7 @@ def _file_of(path: Any) -> Any:
 
 
 def holds_statistics(path: str) -> bool:
-    """Tell whether a file holds statistics, and no map; "-" is standard input."""
+    """Return whether a file holds statistics, and no map; "-" is standard input."""
     head = b""
     if path == "-":
         piped: Any = sys.stdin.buffer

@@ -117,7 +117,7 @@ def _ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
 
 
 def are_statistics(new: str, more: tuple[str, ...], reference: str | None = None) -> bool:
-    """Tell whether a fit has statistics in place of rows, of all sites or of OLD alone."""
+    """Return whether a fit has statistics in place of rows, of all sites or of OLD alone."""
     found = {path.endswith(".json") for path in (new, *more)}
     if len(found) > 1:
         raise UsageError(

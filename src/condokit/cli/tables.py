@@ -311,7 +311,7 @@ def _stacked(tables: Sequence[Any]) -> Any:
 
 
 def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:
-    """Tell whether files are better read in blocks than as a whole, and can be."""
+    """Return whether files are better read in blocks than as a whole, and can be."""
     if "-" in paths or options["missing"] == "impute":
         return False
     if any(map(options.get, (*_ALL_ROWS, *SHEET))):

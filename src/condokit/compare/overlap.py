@@ -323,9 +323,10 @@ def _logistic(
 ) -> Array:
     """Fit ridge logistic regressions, one for every penalty, by Newton's method.
 
-    Returns coefficients, (n_columns, n_penalties). Each penalty starts from the last one. The
-    curvature costs more than some steps: it is first that at p = 1/2, nearly right if the domains
-    are alike, and renewed only where steps shrink slowly.
+    Returns coefficients, (n_columns, n_penalties). Each penalty starts from the solution of the
+    last one. Computing the curvature costs more than a few steps. So the first steps use that at
+    p = 1/2, which is nearly right if the domains are alike; it is computed again only where steps
+    shrink slowly.
     """
     found, curvature = np.zeros((Phi.shape[1], len(penalties))), None
     beta, p = np.zeros(Phi.shape[1]), np.full(len(y), 0.5)

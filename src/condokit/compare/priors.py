@@ -228,7 +228,7 @@ class ProductPrior(Prior):
         return kernels.density(at, data, widths, self.kernel)
 
     def _is_paper(self) -> bool:
-        """Tell whether the paper's equation is used; refuse unknown variants."""
+        """Return whether the paper's equation is used; refuse unknown variants."""
         check_word("'variant' of ProductPrior", self.variant, ("product", "paper"))
         return self.variant == "paper"
 

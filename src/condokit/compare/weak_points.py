@@ -36,7 +36,7 @@ class WeakPoint:
     fields: dict[str, Any]
 
     def warn(self) -> None:
-        """Warn of it."""
+        """Warn of this weak point."""
         warn(self.code, self.template, **self.fields)
 
     @property

@@ -44,7 +44,7 @@ class Cubic:
         return np.column_stack([np.ones(len(t)), t, self.bent(t)])
 
     def slopes(self, t: Array) -> Array:
-        """Return their derivatives."""
+        """Return the derivatives of all functions at some points."""
         away = t[:, None] - self.knots
         radial = 3 * away * np.abs(away) @ self.turn
         return np.column_stack([np.zeros(len(t)), np.ones(len(t)), radial])

@@ -279,7 +279,7 @@ def _row_blocks(X: Any) -> Iterator[Any]:
 
 
 def _has_client() -> bool:
-    """Tell whether the user is connected to a Dask cluster."""
+    """Return whether the user is connected to a Dask cluster."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False

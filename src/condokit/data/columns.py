@@ -115,7 +115,7 @@ def _few_levels(column: Any) -> tuple[list[Any], Array] | None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Tell whether a value is None, NaN or a missing value of pandas."""
+    """Return whether a value is None, NaN or a missing value of pandas."""
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return True
     return bool(value != value)  # only NaN is not equal to itself

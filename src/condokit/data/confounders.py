@@ -72,14 +72,14 @@ def refuse_extreme_numbers(name: str, values: Array) -> None:
 
 
 def has_two_values(values: Array) -> bool:
-    """Tell whether numbers have at most two distinct values, and so are taken as categories."""
+    """Return whether numbers have at most two distinct values, and so are taken as categories."""
     known = values[~np.isnan(values)]
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
     return bool(((known == low) | (known == high)).all())
 
 
 def may_be_codes(kind: str, known: Array) -> bool:
-    """Tell whether a confounder has few distinct whole numbers, which may be codes."""
+    """Return whether a confounder has few distinct whole numbers, which may be codes."""
     return kind == "whole number" and looks_like(known, known == 0) == CODES
 
 

@@ -57,7 +57,7 @@ def hidden_cells(counts: Array, least: int = MIN_CELL) -> Array:
 
 
 def share_of(count: float, total: float, least: int = MIN_CELL) -> str:
-    """Return a share of rows for a sentence, "a few" if it is that of too few rows."""
+    """Return a share of rows in words; "a few" if it stands for too few rows to be shown."""
     return "a few" if too_few(count, least) else f"{count / total:.0%}"
 
 

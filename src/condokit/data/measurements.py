@@ -158,7 +158,7 @@ def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
 
 
 def _numbers_restart(values: Sequence[Any], code: Array, site: Array) -> bool:
-    """Tell whether values number the rows of each domain from 1 (or another first number).
+    """Return whether values number the rows of each domain from 1 (or another first number).
 
     Such values are row numbers, not subjects.
     """
@@ -199,7 +199,7 @@ def reasons_in_words(left: Mapping[str, str]) -> str:
 
 
 def looks_like_a_label(name: str) -> bool:
-    """Tell whether a column's name is that of an identifier, date, age, code or label."""
+    """Return whether a column's name is that of an identifier, date, age, code or label."""
     words = set(words_of(name))
     return bool(
         words & {*_LABEL_WORDS.split()} or (words and words <= {*_LABEL_ONLY_WORDS.split()})
@@ -249,7 +249,7 @@ def looks_like(x: Array, site: Array) -> str:
 
 
 def _are_measured(x: Array, values: Array, site: Array) -> bool:
-    """Tell whether distinct whole numbers are distributed as measurements are.
+    """Return whether distinct whole numbers are distributed as measurements are.
 
     Identifiers are consecutive, or uniform within a domain; the kurtosis of n uniform values is 1.8
     on average, and below 1.8 + 6 / sqrt(n) in 99 of 100 cases. That of measurements is about 3.

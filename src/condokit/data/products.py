@@ -170,7 +170,7 @@ class GroupedProducts:
         return np.vstack([straight, bent])
 
     def are_possible(self) -> bool:
-        """Tell whether products of columns can be those of rows, up to rounding."""
+        """Return whether products of columns can be those of rows, up to rounding."""
         G = self.scatter[:, :, : self.n_columns]
         squares, rounding = np.einsum("gii->gi", G), 1e-6 * self.count[:, None]
         size = np.sqrt(np.maximum(squares, 0.0))

@@ -123,7 +123,7 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
 
 
 def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
-    """Tell whether two tables have different features; refuse those that differ by mistake."""
+    """Return whether two tables have different features; refuse those that differ by mistake."""
     query, reference = (one.table for one in found)
     if query.columns is None or reference.columns is None:
         if query.n_features != reference.n_features and not any_features:

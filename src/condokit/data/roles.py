@@ -98,7 +98,7 @@ def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _names(value: Any) -> bool:
-    """Tell whether a role is given as names or positions of columns, or not at all."""
+    """Return whether a role is given as names or positions of columns, or not at all."""
     is_list = isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value)
     return value is None or isinstance(value, str) or is_list
 
@@ -225,7 +225,7 @@ def _series_or_list(argument: str, value: Any, table: Table) -> Any:
 
 
 def are_names(given: Any) -> bool:
-    """Tell whether something is a name, or a list of names."""
+    """Return whether something is a name, or a list of names."""
     names = [given] if isinstance(given, str) else given
     return isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
 

@@ -154,7 +154,7 @@ class Study:
         return found
 
     def _sums_are_current(self) -> bool:
-        """Tell whether tables, weights and links are still those that were summed."""
+        """Return whether tables, weights and links are still those that were summed."""
         now = self.tables, self.weights, self.links
         return self.sums is not None and all(
             one is other for one, other in zip(self.sums.made_of, now)

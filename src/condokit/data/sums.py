@@ -208,7 +208,7 @@ class Sums:
         return of_cell
 
     def are_whole_cells(self, groups: Array) -> bool:
-        """Tell whether all rows of a cell have the same group."""
+        """Return whether all rows of a cell have the same group."""
         return bool((np.append(self.groups_of_cells(groups), -1)[self.cell] == groups).all())
 
     def gather(self, groups: Array, found: Any) -> Any:

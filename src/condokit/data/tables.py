@@ -93,7 +93,7 @@ class Table:
         return self.about[name]
 
     def is_number(self, name: str) -> bool:
-        """Tell whether a column holds numbers."""
+        """Return whether a column holds numbers."""
         return bool(self._types[self._place[name]].is_numeric())
 
     def select(self, features: Any, reserved: Sequence[str] = ()) -> "Table":

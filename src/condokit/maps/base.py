@@ -461,7 +461,7 @@ class Map(ABC):
             result[...] = linking.undo(self.links, self.without_links(X))
 
     def check(self, X: Any) -> Check:
-        """Tell whether rows that are about to be mapped look like those the map was fitted on.
+        """Return whether rows that are about to be mapped look like those the map was fitted on.
 
         Needs no confounders, so other subjects and a drifting device look alike. Nothing is
         refused: columns that are missing or unknown, values far outside, and moments that moved are

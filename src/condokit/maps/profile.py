@@ -175,7 +175,7 @@ class Profile:
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles, which may be rounded, may be of the same rows."""
+        """Return whether two profiles, which may be rounded, may be of the same rows."""
         if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
             return False
         fine = 1.1 * np.fmax(steps(self.sd), steps(other.sd))
@@ -502,7 +502,7 @@ class Monitor:
 
 
 def _close(one: Array, other: Array, atol: Array) -> bool:
-    """Tell whether numbers are equal up to rounding, where both are known."""
+    """Return whether numbers are equal up to rounding, where both are known."""
     known = np.isfinite(one) & np.isfinite(other)
     return np.allclose(one[known], other[known], rtol=1e-9, atol=atol[known])
 

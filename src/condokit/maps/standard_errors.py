@@ -140,7 +140,7 @@ class DiagonalErrors(StandardErrors):
     def plus(self, other: "LineErrors", times: float = 1.0) -> "LineErrors":
         """Return the errors of a sum; variances and covariances add up around one centre.
 
-        The variance of the other, which is independent, counts `times` as much.
+        `other` is independent; its variance is multiplied by `times`.
         """
         if not isinstance(other, DiagonalErrors):
             return self.draws().plus(other, times)

@@ -64,7 +64,7 @@ def _components(known: Pictures) -> Iterator[dict[str, Any]]:
 def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Return an ellipse of every group that has rows enough, before and after the maps.
 
-    One more is left out where all rows less the others would be few.
+    One more group is left out where subtracting the others from all rows would reveal few rows.
     """
     hidden = hidden_cells(np.bincount(codes + 1, minlength=len(labels) + 1))[1:]
     both = np.concatenate(list(known.scores.values()))

@@ -57,7 +57,7 @@ def _shares(one: Evaluation) -> list[tuple[float | None, float]]:
 
 
 def _is_known(one: Evaluation, explained: list[float]) -> bool:
-    """Tell whether the share kept of these differences has a standard error below a half."""
+    """Return whether the share kept of these differences has a standard error below a half."""
     noise = (1 / max(one.n_query, 1) + 1 / max(one.n_reference, 1)) ** 0.5  # of a difference, sd
     e = np.abs(explained)
     return bool(e.sum() * noise < _MOST_DOUBT * (e @ e))  # features go together

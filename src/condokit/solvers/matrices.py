@@ -124,7 +124,7 @@ def best_of(
 
 
 def _rivals(one: Solution, best: Solution, most: float) -> bool:
-    """Tell whether another rotation of the same orientation is as good, within `most`."""
+    """Return whether another rotation of the same orientation is as good, within `most`."""
     if one.objective > best.objective + most or one.is_reflection != best.is_reflection:
         return False
     between = Solution.of(one.scale @ np.linalg.inv(best.scale), one.image)

@@ -267,7 +267,7 @@ def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
 
 
 def is_singular(pair: GaussianPair) -> bool:
-    """Tell whether a covariance of the features that vary is singular."""
+    """Return whether a covariance of the features that vary is singular."""
     some, _ = without_constant(pair)
     covs = np.concatenate([some.query.cov, some.reference.cov])
     variances = np.einsum("kii->ki", covs)

@@ -180,7 +180,7 @@ def unused_that_matter(domains: Study) -> list[Finding]:
 
 
 def _differs_in_samples(u: Array, bridge: Array, is_query: Array) -> bool:
-    """Tell whether values of the same samples differ between the domains, beyond chance."""
+    """Return whether values of the same samples differ between the domains, beyond chance."""
     here = np.flatnonzero(bridge >= 0)
     sides = [here[is_query[here] == side] for side in (True, False)]
     n = [np.bincount(bridge[side], minlength=bridge.max(initial=-1) + 1) for side in sides]

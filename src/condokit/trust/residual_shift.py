@@ -134,7 +134,7 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
 
 
 def _is_of_few(weight: Array, count: Array, min_cell: int) -> bool:
-    """Tell whether fewer than `min_cell` rows have over half of the weight of their blocks."""
+    """Return whether fewer than `min_cell` rows have over half of the weight of their blocks."""
     there = count > 0
     each = np.repeat(weight[there] / count[there], np.minimum(count[there], min_cell))
     return bool(np.sort(each)[::-1][: min_cell - 1].sum() > 0.5 * max(weight[there].sum(), 1e-9))

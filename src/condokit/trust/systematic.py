@@ -91,9 +91,9 @@ class SystematicError:
 
     @property
     def by_data_alone(self) -> tuple[Array, Array, Array]:
-        """Gain of every feature and its variance by data alone, and how far the map moves values.
+        """Gain of every feature, its variance, and mean squares of what the map moves values by.
 
-        That is by the plain map, without shrinkage; the last are mean squares. If the plain map is
+        All three are by data alone, that is by the plain map without shrinkage; if that map is
         not known, by the posterior.
         """
         gain, variance = self.believed
