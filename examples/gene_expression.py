@@ -47,7 +47,7 @@ print(study.report_)
 
 # %%
 # ``before`` and ``after`` are expected systematic errors of a value in standard deviations. With
-# four or five samples in a batch, half a standard deviation is left. The verdicts say so:
+# four or five samples in a batch, nearly half a standard deviation is left. The verdicts say so:
 
 verdicts = evaluate(study, X, **roles).batches
 print(dict(zip(verdicts["batch"], verdicts["verdict"])))
@@ -85,9 +85,9 @@ print(pd.DataFrame(found, index=["by cancer", "by batch"]).T.round(2))
 
 # %%
 # Without the confounder the cancer fades; with it, samples group by cancer better than as recorded.
-# The regression groups them still a little better, and so does ComBat. With all 22,283 genes the
-# silhouettes by cancer are 0.33 (regression), 0.29 to 0.31 (three ComBats) and 0.28 (condokit; from
-# ``experiments/results/BATCHES.md``, made by ``make evidence``).
+# The regression groups them still a little better, and so does ComBat. The page
+# ``experiments/results/BATCHES.md`` (made by ``make evidence``) has the silhouettes of all methods
+# with all 22,283 genes.
 #
 # Is a larger silhouette a smaller error? Not always: where batch and group are so closely tied,
 # a correction that trusts its own estimates too much also makes groups look tighter than they are

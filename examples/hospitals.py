@@ -2,12 +2,12 @@
 Three hospitals that cannot share rows
 ======================================
 
-Each site sends sums instead of patients. The maps are those of a fit to all rows in one place.
+Each site sends sums instead of patients. The maps are nearly those of a fit to all rows together.
 
 Hospital A has a risk score that was developed with its own blood analyser. Hospitals B and C want
 to use the score, but their analysers measure differently, their patients differ, and no row may
-leave a hospital. Each site gathers :class:`condokit.Statistics` (counts, means and sums of powers
-by cell), looks at what the file reveals, and sends it. A *cell* is a site with one level of every
+leave a hospital. Each site gathers :class:`condokit.Statistics` (counts, means and spreads by
+cell), looks at what the file reveals, and sends it. A *cell* is a site with one level of every
 confounder.
 
 The data are simulated, so that all rows can be put together here for comparison.
@@ -63,9 +63,9 @@ for site, table in tables.items():
 # What is in a file
 # -----------------
 # It is text that can be read before it is sent: four cells, each with the number of patients, and
-# the mean and the sum of squared deviations of each analyte, and sums of third and fourth powers
-# where there are 40 patients or more. On the command line, ``condokit show A.json`` says it in
-# plain words.
+# the mean and the sum of squared deviations of each analyte; and for all cells together classes of
+# skewness and kurtosis, and a correlation. On the command line, ``condokit show A.json`` says it
+# in plain words.
 
 content = (folder / "A.json").read_text()
 print(f"{len(content):,} bytes for {len(tables['A']):,} patients")
@@ -83,8 +83,8 @@ study = BatchAdapter(reference="A").fit_statistics(files)
 print(study.report_)
 
 # %%
-# The same as with all rows
-# -------------------------
+# Nearly the same as with all rows
+# --------------------------------
 # Here we may do what the hospitals may not, and put all rows together.
 
 everything = pd.concat(tables.values(), ignore_index=True)
