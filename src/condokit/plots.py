@@ -268,8 +268,7 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     found, sds = _changes(maps)
     found = [[None if x is None else x / sd for x in one] for one, sd in zip(found, sds)]
     _dots(axes[1], adapter, found, rows, names, 0.0)
-    whose = "the feature" if len(maps) == 1 else "the feature at the site"
-    axes[1].set(title="change at the mean", xlabel=f"in standard deviations of {whose}")
+    axes[1].set(title="change at the mean", xlabel="in standard deviations of what is mapped")
     _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
         text = f"{len(rows)} of {len(names):,} features, those with the largest and smallest scales"
@@ -550,12 +549,11 @@ def _changes(maps: dict[str, tuple[Any, Any]]) -> tuple[list[Any], list[Array]]:
     """Return what maps add at the means of their data, with errors; and the spread of these."""
     if any(one.fitted_on is None for one, _ in maps.values()):
         raise ValueError("The maps do not say what data they were fitted on.")
-    found, sds = [], []
+    found, sds = [], [one.fitted_on.sd for one, _ in maps.values()]
     for one, errors in maps.values():
-        mean, sd = one.fitted_on.mean[None], one.fitted_on.sd
+        mean = one.fitted_on.mean[None]
         found.append(((one(mean) - mean)[0], errors and errors.of_mapped(mean, one)[0]))
-        sds.append(np.where(sd > 0, sd, 1.0))
-    return found, sds
+    return found, [np.where(sd > 0, sd, 1.0) for sd in sds]
 
 
 def _of_one_size(sd: Any, rows: Any) -> list[Any]:

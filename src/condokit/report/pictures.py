@@ -68,8 +68,7 @@ def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, lis
     """
     hidden = hidden_cells(np.bincount(codes + 1, minlength=len(labels) + 1))[1:]
     shown = [b for b in range(len(labels)) if not (hidden[b] or too_few(np.sum(codes == b)))]
-    both = np.concatenate(list(known.scores.values()))
-    ends = [*np.quantile(both, [0.02, 0.98], axis=0)]
+    ends = [*np.quantile(np.concatenate([*known.scores.values()]), [0.02, 0.98], axis=0)]
     for part in (scores[codes == b] for scores in known.scores.values() for b in shown):
         ends += [part.mean(axis=0) + side * part.std(axis=0, ddof=1) for side in (-_HALF, _HALF)]
     low, high = np.min(ends, axis=0), np.max(ends, axis=0)  # no ellipse leaves its panel
