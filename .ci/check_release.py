@@ -9,6 +9,7 @@ import argparse
 import email
 import glob
 import os
+import posixpath
 import re
 import shlex
 import shutil
@@ -183,7 +184,12 @@ def check_sdist(sdist: Path) -> None:
     """Look for what builds, tests and documents the package."""
     top = f"condokit-{version()}/"
     with tarfile.open(sdist) as archive:
-        sizes = {item.name.removeprefix(top): item.size for item in archive if item.isfile()}
+        sizes = {item.name.removeprefix(top): item.size for item in archive if not item.isdir()}
+        links = {item.name: item.linkname for item in archive if item.issym()}
+        there = set(archive.getnames())
+    to = (posixpath.join(posixpath.dirname(name), target) for name, target in links.items())
+    nowhere = [name for name in map(posixpath.normpath, to) if name not in there]
+    expect(not nowhere, f"Links to what it does not hold: {nowhere}")
     expect(set(IN_SDIST.split()) <= set(sizes), f"Missing: {set(IN_SDIST.split()) - set(sizes)}")
     made = [
         name
