@@ -8,8 +8,10 @@ from matplotlib import pyplot
 from stories import ROLES, truth, two_domains
 
 from condokit import BatchAdapter, ConDoAdapter, assess, evaluate, plots
+from condokit.report import build
 
 matplotlib.use("Agg")
+FACTS = "feature", "batch", "change_sd"
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,7 @@ def study():
     site, age = np.repeat(["A", "B", "C"], 50), rng.normal(50, 10, 150)
     X = rng.normal(size=(150, 3)) + age[:, None] / 10 + (site == "B")[:, None]
     X[:, 2] *= 1000  # in another unit
+    X[site == "C"] *= 0.5
     table = pd.DataFrame(X, columns=["thick", "thin", "volume"])
     table = table.assign(site=site, age=age, sex=np.resize(["F", "M", "F"], 150))
     roles = {"batch": "site", "confounders": ["age", "sex"]}
@@ -120,6 +123,17 @@ def test_figures_of_a_study(study):
     names = [name for name, _ in plots.files(adapter, **kept)]
     assert {"shift.png", "map.png", "components.png", "sites.png", "distribution_2.png"} <= {*names}
     assert {name.removesuffix(".png") for name in names} <= {*plots.FIGURES}
+
+
+def test_figures_and_the_page_show_the_same_changes(study):
+    adapter, table, found = study
+    scales, axis = plots.map_intervals(adapter).axes
+    names = [label.get_text() for label in scales.get_yticklabels()]
+    record = build(adapter, adapter.read(table, "site", ["age", "sex"], None), evaluation=found)
+    rows = record["features"]
+    for site, drawn in zip("BC", axis.containers):
+        known = {f: x for f, b, x in zip(*map(rows.get, FACTS)) if b == site}
+        assert dict(zip(names, drawn[0].get_xdata())) == pytest.approx(known, rel=1e-3)
 
 
 def test_features_of_other_units_have_an_axis_of_their_own(study):

@@ -1,7 +1,9 @@
 """What is published agrees with itself; `make release-check` builds and tries it."""
 
 import importlib.util
+import os
 import re
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -70,6 +72,22 @@ def test_data_of_the_package_are_those_that_the_release_looks_for(script):
     assert all((ROOT / name).is_file() for name in script.IN_SDIST.split())
     included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert all((ROOT / name.strip("/")).exists() for name in included)
+
+
+def test_an_sdist_may_hold_links_to_what_it_holds(script, tmp_path):
+    path, top = tmp_path / "it.tar.gz", f"condokit-{script.version()}"
+    for missing in ((), ("docs/reference/map-schema.json",), ("src/condokit/io/map-schema.json",)):
+        with tarfile.open(path, "w:gz") as archive:
+            for name in {*script.IN_SDIST.split(), "src/condokit/io/map-schema.json"} - {*missing}:
+                item = tarfile.TarInfo(f"{top}/{name}")
+                if (ROOT / name).is_symlink():
+                    item.type, item.linkname = tarfile.SYMTYPE, os.readlink(ROOT / name)
+                archive.addfile(item)
+        if missing:
+            with pytest.raises(script.Wrong, match="map-schema"):
+                script.check_sdist(path)
+        else:
+            script.check_sdist(path)
 
 
 def test_versions_that_differ_are_found(script, monkeypatch, tmp_path):

@@ -264,14 +264,14 @@ def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
     figure, axes = _figure(_PAGE, 1.2 + _step(len(maps)) * len(rows), 2, sharey=True)
     found = [[None if x is None else x.scale for x in pair] for pair in maps.values()]
     _dots(axes[0], adapter, found, rows, names, 1.0)
-    axes[0].set(title="scale", xlabel="times the query's value")
-    found, sd = _changes(maps)
-    found = [[None if x is None else x / np.where(sd > 0, sd, 1.0) for x in one] for one in found]
+    axes[0].set(title="scale", xlabel="times the value")
+    found, sds = _changes(maps)
+    found = [[None if x is None else x / sd for x in one] for one, sd in zip(found, sds)]
     _dots(axes[1], adapter, found, rows, names, 0.0)
-    axes[1].set(title="change at the mean", xlabel="in standard deviations of the feature")
+    axes[1].set(title="change at the mean", xlabel="in standard deviations of what is mapped")
     _legend(figure, axes[0], len(maps))
     if len(names) > len(rows):
-        text = f"{len(rows)} of {len(names)} features, those with the largest and smallest scales"
+        text = f"{len(rows)} of {len(names):,} features, those with the largest and smallest scales"
         figure.suptitle(text, x=0.01, ha="left")
     return figure
 
@@ -527,10 +527,10 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     if affine.is_rectangular:
         raise ValueError("A map between different features adds nothing to a feature.")
     names = [str(name) for name in affine.get_feature_names_out()]
-    found, sd = _changes(maps)
-    size = np.max([np.abs(change) for change, _ in found], axis=0) / np.where(sd > 0, sd, 1.0)
+    found, sds = _changes(maps)
+    size = np.max([np.abs(change) / sd for (change, _), sd in zip(found, sds)], axis=0)
     rows = _largest(np.nan_to_num(size), len(maps))
-    panels = _of_one_size(sd, rows)
+    panels = _of_one_size(np.nanmean(sds, axis=0), rows)
     heights = [1 + _step(len(maps)) * len(panel) for panel in panels]
     ratios = {"height_ratios": heights}
     figure, axes = _figure(_PAGE, 0.9 + sum(heights), rows=len(panels), gridspec_kw=ratios)
@@ -545,15 +545,15 @@ def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
     return figure
 
 
-def _changes(maps: dict[str, tuple[Any, Any]]) -> tuple[list[Any], Array]:
-    """Return what maps add at the means of their data, with errors, and standard deviations."""
+def _changes(maps: dict[str, tuple[Any, Any]]) -> tuple[list[Any], list[Array]]:
+    """Return what maps add at the means of their data, with errors; and the spread of these."""
     if any(one.fitted_on is None for one, _ in maps.values()):
         raise ValueError("The maps do not say what data they were fitted on.")
-    found = []
+    found, sds = [], [one.fitted_on.sd for one, _ in maps.values()]
     for one, errors in maps.values():
         mean = one.fitted_on.mean[None]
         found.append(((one(mean) - mean)[0], errors and errors.of_mapped(mean, one)[0]))
-    return found, np.nanmean([one.fitted_on.sd for one, _ in maps.values()], axis=0)
+    return found, [np.where(sd > 0, sd, 1.0) for sd in sds]
 
 
 def _of_one_size(sd: Any, rows: Any) -> list[Any]:

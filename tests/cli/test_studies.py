@@ -88,8 +88,8 @@ def test_a_column_that_is_text_in_one_table_is_no_feature(made, capsys):
     [
         (["A.csv", "B.csv", "--reference", "C.csv"], "a table for each batch"),
         (["A.csv", "B.csv", "--batch", "site"], "has no column 'site'"),
-        (["A.csv", "B.csv", "--labels", "x"], "as many different labels"),
-        (["A.csv", "./A.csv"], "different labels"),
+        (["A.csv", "B.csv", "--labels", "x"], "need different --labels"),
+        (["A.csv", "./A.csv"], "different --labels"),
         (["A.csv", "B.csv"], "--reference-label must name"),
         (["A.csv", "B.csv", *STUDY, "--adapted", "x.csv"], "use condokit apply"),
         (
@@ -149,8 +149,9 @@ def test_a_batch_that_comes_later_is_fitted_as_the_others_were(made, capsys):
     ("arguments", "message"),
     [
         (["--label", "D"], "with --known, or --batch"),
-        (["--label", "B", "--known", "A.csv"], "one label that is new"),
-        (["--label", "D", "--known", "all.csv"], "--known-label: 'all' has no map"),
+        (["--label", "B", "--known", "A.csv"], "--label B: maps.json has its map already"),
+        (["--label", "D", "--known", "all.csv"], "'all' has no map; known are 'A', 'B', 'C'."),
+        (["--known", "A.csv", "--tolerance", "x=1"], "names 'x', which is no feature"),
         (["--known", "A.csv", "--known-label", "A", "--batch", "site"], "does not go with --batch"),
         (["--known", "A.csv", "--known-label", "A,B"], "has no map"),
         (["--known", "A.csv", "-c", "sex"], "has no column 'sex'"),
@@ -162,6 +163,17 @@ def test_what_cannot_be_added(made, capsys, arguments, message):
     assert code == 2
     assert message in err
     assert not Path("m.json").exists()
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0.001", 4), ("1000", 0)])
+def test_limits_of_a_batch_that_comes_later(made, capsys, limit, code):
+    fitted(capsys)
+    add = ["add", "maps.json", "D.csv", "--known", "A.csv", "-c", "group", "-o", "m.json"]
+    limits = ["--tolerance", f"f0={limit}", "--require", "within limits"]
+    found, _, err = run(capsys, *add, *limits)
+    assert found == code
+    assert Path("m.json").exists() == (code == 0)
+    assert "to be within limits: 'f0'" in err if code else re.search(r"D +f0 +1000 .* yes ", err)
 
 
 def test_a_table_of_several_batches_is_not_taken_for_one(made, capsys):

@@ -87,6 +87,26 @@ def test_figures_are_those_of_the_maps():
             np.testing.assert_allclose(shown, values, rtol=1e-3)
 
 
+def test_the_largest_error_is_that_of_one_batch(chain):
+    known = [one for one in chain["batches"] if one["error_after"] is not None]
+    worst = max(known, key=lambda one: one["error_after"])
+    largest = max(one["error_before"] for one in known)
+    assert worst["error_before"] != largest  # of another batch
+    errors = f"{worst['error_before']:.2f} → {worst['error_after']:.2f}"
+    assert f"Largest error: {worst['batch']}{errors} sd" in words(render(chain))
+
+
+def test_every_ellipse_is_inside_its_panel():
+    found = record_of(table([(0, 1)] * 12, sizes=30))["pictures"]["components"]
+    for group in found:
+        for one in (one for drawn in group["ellipses"].values() for one in drawn):
+            turn = np.radians(one["turn"])
+            across = np.hypot(one["rx"] * np.cos(turn), one["ry"] * np.sin(turn))
+            up = np.hypot(one["rx"] * np.sin(turn), one["ry"] * np.cos(turn))
+            assert -1 <= one["x"] - across < one["x"] + across <= 301
+            assert -1 <= one["y"] - up < one["y"] + up <= 221
+
+
 def test_the_page_says_what_the_record_says(chain):
     page = render(chain)
     text = words(page)

@@ -214,6 +214,7 @@ def fit(
 @cli.command()
 @click.argument("map_file", metavar="MAPS")
 @shared.adding
+@shared.limits
 @shared.require
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @shared.quiet

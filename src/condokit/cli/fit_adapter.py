@@ -48,12 +48,7 @@ class FitCommand:
             self.data, label = read_sites(options)
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
-        self.limits = _limits(options)
-        if self.limits:  # before anything is fitted
-            from condokit.trust.by_feature import check_tolerance
-
-            names = self.data.tables[0].labels
-            check_tolerance(self.limits.get("tolerance"), self.limits.get("imprecision"), names)
+        self.limits = _limits(options, self.data)
         self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
@@ -256,14 +251,15 @@ class Added(FitCommand):
 
     def __init__(self, arguments: list[str], adapter: Any, options: dict[str, Any]) -> None:
         self.adapter, self.arguments, self.watched = adapter, arguments, False
-        self.has_rows, self.is_study, self.limits = True, True, dict[str, Any]()
+        self.has_rows, self.is_study = True, True
         self.column = dict(getattr(adapter, "provenance_", {})).get("column")
         read: dict[str, Any] = dict.fromkeys(("reference", "domain", *LABELS[1:]))
-        read |= {"keep_unreachable": False, **self._roles(options)}
+        read |= {"keep_unreachable": False, "reliability": (), **self._roles(options)}
         study = read_data(**options, **read)
         known = {str(label): label for label in adapter.maps_}
         labels = tuple(known.get(str(label), label) for label in study.labels)
         self.data = self.domains = replace(study, labels=labels)
+        self.limits = _limits(options, study)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             adapter.add_batch(self.data, batch=None)
@@ -275,11 +271,11 @@ class Added(FitCommand):
         """What is known of what the maps leave."""
         from condokit.trust.evaluate import evaluate
 
-        return None, evaluate(self.adapter, self.data)
+        return None, evaluate(self.adapter, self.data, **self.limits)
 
     def verdict(self) -> dict[str, Any]:
         """Return whether the new map can be trusted; of the others, other rows tell."""
-        from condokit.trust.evaluation import error_in_words
+        from condokit.trust.evaluation import WITHIN, error_in_words
 
         label = self.adapter.provenance_["additions"][-1]["label"]
         try:
@@ -292,7 +288,10 @@ class Added(FitCommand):
             before, after = (error_in_words(row, when) for when in ("before", "after"))
             line += f" A value is systematically off by about {before} as recorded and {after} "
             line += "after the map."
-        return _verdict_record(row["verdict"], f"{line} {row['doubts']}".rstrip(), self.judged[1])
+        line, limits = f"{line} {row['doubts']}".rstrip(), self.judged[1].tolerances
+        told = [k for k, row in enumerate(limits.rows()) if plain(row["batch"]) == label]
+        text = f"{line}\n\n{WITHIN}\n{limits.take(told)!r}" if told else line
+        return _verdict_record(row["verdict"], line, self.judged[1], text)
 
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of `fit` that `add` implies: labels of the files, and the features."""
@@ -305,8 +304,7 @@ class Added(FitCommand):
         labels: tuple[str, ...] = ()
         if options["batch"] is not None:
             if given:
-                text = "--known-label does not go with --batch, which names their column."
-                raise UsageError(text)
+                raise UsageError("--known-label does not go with --batch, the column of labels.")
             self._check_labels({options["new"]: options["label"]}, options)
         else:
             others = given or file_labels(options["more"], {"labels": ()})
@@ -314,11 +312,12 @@ class Added(FitCommand):
             labels = (own, *others)
             self._check_labels(dict(zip((options["new"], *options["more"]), labels)), options)
             there = [str(label) for label in maps.maps_]
+            if own in there:
+                raise UsageError(f"--label {own}: {options['map_file']} has its map already.")
             if strange := [label for label in others if label not in there]:
-                text = f"--known-label: {listing(strange)} has no map; known are {listing(there)}."
-                raise UsageError(text)
-        found = {"labels": labels, "features": tuple(names), "reliability": ()}
-        return found | {"side": options["label"]}
+                text = f"{listing(strange)} has no map; known are {listing(there)}. Give the batch "
+                raise UsageError(f"{text}of each --known table with --known-label.")
+        return {"labels": labels, "features": tuple(names), "side": options["label"]}
 
     def _check_labels(self, labels: dict[str, str], options: dict[str, Any]) -> None:
         """Refuse tables whose own column of batches says something else than their labels."""
@@ -394,8 +393,8 @@ def _content(path: str) -> str:
     return f"{len(files)} files, {size} bytes"
 
 
-def _limits(options: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return allowable errors and imprecisions by feature, of options such as region=0.05."""
+def _limits(options: dict[str, Any], data: Any) -> dict[str, Any]:
+    """Return allowable errors and imprecisions of features of the data: region=0.05."""
     found: dict[str, dict[str, float]] = {}
     for name in ("tolerance", "imprecision"):
         for text in options.get(name) or ():
@@ -407,6 +406,10 @@ def _limits(options: dict[str, Any]) -> dict[str, dict[str, float]]:
                 raise UsageError(f"--{name} {text}: write FEATURE=NUMBER, or name a table.")
             else:
                 found.setdefault(name, {})[feature] = _number(f"--{name}", limit)
+    if found:  # before anything is fitted
+        from condokit.trust.by_feature import check_tolerance
+
+        check_tolerance(found.get("tolerance"), found.get("imprecision"), data.tables[0].labels)
     return found
 
 

@@ -26,8 +26,7 @@ _NEED_ROWS = "report table adapted n_resamples controls links groups bridge tole
 def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
     """Gather the statistics of files, of which a batch at a time is in memory."""
     if (options["domain"] is None) == (options["label"] is None):
-        text = "Give --domain COLUMN, which has the domain of each row, or --label NAME for all."
-        raise UsageError(text)
+        raise UsageError("Give --domain COLUMN, the domain of each row, or --label NAME for all.")
     if len(set(paths)) < len(paths):
         raise UsageError("A table is named twice, so that its rows would count twice.")
     options["ranges"] = _ranges(options["ranges"])
@@ -171,11 +170,8 @@ def _gathered_like(old: Statistics, options: dict[str, Any]) -> Statistics:
         raise UsageError(f"{text} Got -c {','.join(given)}.")
     marks = (f"{name}{':cat' if kind == 'categorical' else ''}" for name, kind in kinds.items())
     label = "new" if path == "-" else Path(Path(path).name.removesuffix(".gz")).stem
-    said: dict[str, Any] = {
-        "domain": None,
-        "label": f"{label} (new)" if label in old.labels else label,
-    }
-    said |= {"confounders": tuple(marks)}
+    said: dict[str, Any] = {"domain": None, "confounders": tuple(marks)}
+    said |= {"label": f"{label} (new)" if label in old.labels else label}
     said |= {"features": tuple(old.feature_names or ())}
     said |= {"ranges": tuple(f"{n}={low}:{high}" for n, (low, high) in old.ranges.items())}
     return gather((path,), **{**options, **said, "reference_label": None, "given": None})

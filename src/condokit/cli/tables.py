@@ -291,8 +291,7 @@ def file_labels(paths: Sequence[str], options: dict[str, Any]) -> list[str]:
     given = split("--labels", options["labels"])
     names = given or [Path(Path(path).name.removesuffix(".gz")).stem for path in paths]
     if len(names) != len(paths) or len({*names}) < len(names) or {"", "-", "*"} & {*names}:
-        text = f"{len(paths)} tables need as many different labels; give them with --labels A,B."
-        raise UsageError(f"{text} Got {listing(names, 12)}.")
+        raise UsageError(f"{len(paths)} tables need different --labels. Got {listing(names)}.")
     return names
 
 

@@ -67,23 +67,24 @@ def _ellipses(known: Pictures, codes: Array, labels: list[str]) -> dict[str, lis
     One more group is left out where subtracting the others from all rows would reveal few rows.
     """
     hidden = hidden_cells(np.bincount(codes + 1, minlength=len(labels) + 1))[1:]
-    both = np.concatenate(list(known.scores.values()))
-    low, high = np.quantile(both, [0.02, 0.98], axis=0)
+    shown = [b for b in range(len(labels)) if not (hidden[b] or too_few(np.sum(codes == b)))]
+    ends = [*np.quantile(np.concatenate([*known.scores.values()]), [0.02, 0.98], axis=0)]
+    for part in (scores[codes == b] for scores in known.scores.values() for b in shown):
+        ends += [part.mean(axis=0) + side * part.std(axis=0, ddof=1) for side in (-_HALF, _HALF)]
+    low, high = np.min(ends, axis=0), np.max(ends, axis=0)  # no ellipse leaves its panel
     size = np.where(high > low, high - low, 1.0)
     out: dict[str, list[dict[str, Any]]] = {}
     for when, scores in known.scores.items():
         out[when] = []
         at = (scores - low) / size * [_WIDE, -_HIGH] + [0, _HIGH]
-        for b, label in enumerate(labels):
+        for b in shown:
             part = at[codes == b]
-            if hidden[b] or too_few(len(part)):
-                continue
             width, axes = np.linalg.eigh(np.cov(part.T))
             rx, ry = _HALF * np.sqrt(np.maximum(width[::-1], 0.0))
             turn = float(np.degrees(np.arctan2(axes[1, 1], axes[0, 1])))
             place = {"x": float(part[:, 0].mean()), "y": float(part[:, 1].mean())}
             shape = {"rx": float(rx), "ry": float(ry), "turn": turn}
-            out[when].append({"label": label, "number": b, **place, **shape})
+            out[when].append({"label": labels[b], "number": b, **place, **shape})
     return out
 
 

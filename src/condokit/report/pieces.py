@@ -25,6 +25,8 @@ def judgement(one: Evaluation | None) -> dict[str, Any]:
     """Return what a batch's row and its details say of what its map leaves."""
     names = "verdict", "sentence", "counted", "leave_alone"
     facts = {name: getattr(one, name, None) for name in names} | errors_of(one)
+    words = (facts["counted"] or "").split()
+    facts["counted"] = " ".join(f"{int(w):,}" if w.isdigit() else w for w in words) or None
     if one is None:
         return facts | {"doubts": "", "findings": [], "evaluation": None}
     known = {name: value for name, value in one.to_dict().items() if name not in _NOT_TWICE}

@@ -60,7 +60,7 @@
     ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"], ["slope", "Mean slope"],
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
-    ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"], ["pairs_icc_after", "ICC after"],
+    ["p_adjusted", "p after, adjusted"], ["kept", "Kept", "percent"], ["pairs_icc_after", "ICC after"],
   ].filter(([key]) => columns[key] && columns[key].some(known) && !(batch && NARROW.has(key)));
   const SORTED_AS_WORDS = new Set(["feature", "batch", "verdict", "within"]);
   const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
@@ -174,7 +174,7 @@
     box.replaceChildren();
     if (!rows.length) return;
     const grid = add(box, "div", { class: "dots" });
-    const parts = [["change", "Change at the mean (sd)", 0], ["scale", "Scale", 1]].filter(([key]) => columns[key]).map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
+    const parts = [["change", `Change at the mean (sd${batch ? " of the batch" : ""})`, 0], ["scale", "Scale", 1]].filter(([key]) => columns[key]).map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
     add(grid, "span");
     for (const part of parts) add(grid, "b", {}, part.title);
     for (const j of rows) {
@@ -263,7 +263,7 @@
     if (columns.shift_before) {
       card("Shift, before → after", `${show(get("shift_before"))} → ${show(get("shift_after"))}`, "sd");
       card("Spread ratio, before → after", `${show(get("sd_ratio_before"))} → ${show(get("sd_ratio_after"))}`);
-      card("p (adjusted)", show(get("p")), `(${show(get("p_adjusted"))})`);
+      card("p after (adjusted)", show(get("p")), `(${show(get("p_adjusted"))})`);
       card("Explained by confounders", show(get("explained_difference")), "sd");
       if (known(get("kept"))) card("Of this kept", percent(get("kept")));
       else card("Of this kept", "cannot be told", "too small beside chance");
