@@ -50,7 +50,7 @@ def _facts_of_law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     if discrete:
         warn(
             "discrete-features",
-            "Only shifted, since nearly all values are equal or too few differ to learn a scale: "
+            "Nearly all values are equal, or too few differ to learn a scale, so only shifted: "
             "{names}.",
             names=listing(discrete),
         )

@@ -517,7 +517,7 @@ def _doubts(
         yield _BY_CONTROLS if known.by_controls else _PLAIN_MATCHING
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
     if few := few_subjects(domains, parts):
-        text = f"the {' and the '.join(few)} rows come from fewer than {FEW_SUBJECTS} subjects, "
+        text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "
         yield text + "whose own levels cannot be separated from the device"
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
