@@ -6,7 +6,8 @@ Without names all results are made again that are older than the code, N at the 
 cores by default), the longest first; benchmarks come last, each alone. What scripts say is in
 `.runs/NAME.log`. What was measured with which commit, versions, command and processor time is kept
 in `results/evidence.json`, and `results/README.md` shows it. A result is older when code of the
-package or of a script that it imported has changed since; comments and docstrings do not count.
+package or of a script that it imported has changed since; comments, docstrings and sentences that
+messages are made of do not count.
 Stopped, it goes on where it was. `--check` only lists; `--quick` tries every script in its shortest
 form and writes nothing here.
 """
@@ -37,6 +38,7 @@ ROOT, RESULTS = HERE.parent, HERE / "results"
 RECORD = RESULTS / "evidence.json"
 IMPORTS = HERE / "imports"  # lists what a script imports
 PACKAGE = ROOT / "src" / "condokit"
+_SENTENCE = 3  # spaces from which a text in the code is taken for words of a message
 # files that show numbers and change none
 PRESENTATION = (
     *("experiments/imports", "experiments/evidence.py", "experiments/quotes.py"),
@@ -158,7 +160,7 @@ RESULTS_OF = {
 
 
 def digest(modules: list[str]) -> str:
-    """Return a short name of the code of some files, without comments and docstrings."""
+    """Return a short name of the code of some files, without comments and sentences."""
     text = "".join(code_of(ROOT / name) for name in sorted(modules))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -174,6 +176,9 @@ def code_of(path: Path) -> str:
             node, clean=False
         ):
             node.body = node.body[1:]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_sentence = node.value.count(" ") >= _SENTENCE
+            node.value = "" if is_sentence else node.value  # its words change no number
     return ast.dump(tree)
 
 

@@ -464,7 +464,7 @@ def test_results_too_large_for_their_dtype():
                 "conditional": KernelSmoother(kernel=max, bandwidth=1.0),
                 "prior": ProductPrior(kernel=max, bandwidth=1.0),
             },
-            "with a 'kernel' of your own leave it out",
+            "With a 'kernel' of your own, leave it out",
         ),
     ],
 )

@@ -183,7 +183,7 @@ class _PaperAdapter(ConDoAdapter):
         if not self.published:
             return
         if name := self._changed(tuple(name for name in settings if name not in _SEVERAL)):
-            raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
+            raise ValueError(f"The published numbers use no other '{name}'. Leave it out.")
         descent = getattr(self, "epochs", 5), getattr(self, "learning_rate", 1e-3)
         if descent not in _DESCENTS:
             raise ValueError(
@@ -367,7 +367,7 @@ class ConDo(_PaperAdapter):
             raise ValueError(f"'{name}' is not used by {where}. Leave it out.")
         self._refuse_unpublished(settings)
         if self.published and self.F != 1 and not is_mmd:
-            raise ValueError("Nothing was published with another 'F' for 'kl'. Leave it out.")
+            raise ValueError("The published numbers of 'kl' use no other 'F'. Leave it out.")
         if self.published and by_numbers and self.map == "affine":
             raise ValueError(
                 "No affine map given continuous confounders was published. Use "

@@ -419,7 +419,7 @@ def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
     axis.set(title="Partial shares of variance", xlabel=below, xlim=(0, None))
     axis.legend()
     note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
-    note += f"interactions; shared parts are in no bar{_rows_left(known)}."
+    note += f"interactions; what terms share is in no bar{_rows_left(known)}."
     _note(figure, note)
     return figure
 

@@ -220,7 +220,7 @@ def test_what_is_refused(controls, change, message):
 def test_what_does_not_go_with_controls_is_refused():
     frame, _ = study(n=40)
     some = frame.iloc[[0, 1, 2, 40, 41, 42]]
-    with pytest.raises(ValueError, match="need 6 rows more"):
+    with pytest.raises(ValueError, match="need 6 more rows"):
         ConDoAdapter(controls=["ERCC-*"]).fit(some, **FEATURES)
     positive = frame.assign(**{c: np.exp(frame[c]) for c in frame if c[:2] in ("x0", "ER")})
     linked = ConDoAdapter(LocationScale(links={"x0": "log"}), controls=["ERCC-*"])

@@ -236,7 +236,7 @@ def test_missing_values_and_weights_do_not_make_slopes_absurd():
                 ranges={"age": (18, 95)},
                 **how,
             )
-            with pytest.warns(UserWarning, match="'hb' depends on 'age' is told roughly"):
+            with pytest.warns(UserWarning, match="'hb' depends on 'age' is roughly known"):
                 stats.save(place)
             place.seek(0)
             read.append(Statistics.load(place))

@@ -68,7 +68,7 @@ class OneMap:
         if self.fitted and self.old in self.seen:
             which = f"rows with {self.fitted} = {self.old} are of the reference, and were mapped"
             how = f"--domain {self.fitted} --reference-label {self.old}"
-            tell(f"warning: {which} as well. They stay as they are with {how}.")
+            tell(f"warning: {which} as well. To leave them as they are, use {how}.")
         if self.column is not None:
             which = f"with {self.column} = {old} are of the reference, and"
             which = which if new is None else f"without {self.column} = {new}"
@@ -255,7 +255,7 @@ def targets(incoming: str, output: str) -> list[str]:
         return [output]
     names = [Path(file).name for file in files_of(incoming)]
     if twice := repeated(names):
-        raise FileError(f"{output}: several files are called {listing(twice)}; map them apart.")
+        raise FileError(f"{output}: several files are called {listing(twice)}; map each alone.")
     return [str(Path(output) / name) for name in names]
 
 

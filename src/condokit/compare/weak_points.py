@@ -78,12 +78,12 @@ def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]
     table, masks = study.tables[0], list(parts.values())
     if study.gaps is not None and (rare := _fewest_values(study, masks) < _FEW_ROWS).any():
         text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
-        text += "Their maps are guesses, which tell who has them about these values."
+        text += "Their maps are guesses, and show these few values to all who have the maps."
         names = listing(table.names_of(rare))
         yield WeakPoint("mostly-missing", text, {"least": _FEW_ROWS, "names": names})
     if few := few_subjects(study, parts):
         text = "Fewer than {least} subjects in {where}: what one person or sample has of its own "
-        text += "cannot be told from the device, and standard errors do not show it. Add subjects."
+        text += "is mixed up with the device, and standard errors do not show it. Add subjects."
         yield WeakPoint("few-subjects", text, {"least": FEW_SUBJECTS, "where": _named(few)})
     found = _outlying_features(study, masks)
     hit = [(where, places) for where, places in zip(parts, found) if len(places)]

@@ -79,8 +79,8 @@ def check_kernel(kernel: Any, bandwidth: Any, name: str = "kernel") -> None:
         check_number("bandwidth", bandwidth, 1e-6)
     if kernel is not None and bandwidth is not None:
         raise ValueError(
-            "'bandwidth' is that of the kernel on numbers; with a 'kernel' of your own leave it "
-            "out, and let that kernel have the width."
+            "'bandwidth' belongs to the built-in kernel on numbers. With a 'kernel' of your own, "
+            "leave it out and set the width in that kernel."
         )
 
 

@@ -59,7 +59,7 @@ class Controls:
         root, D = np.sqrt(counts)[:, None], design(domains.confounders, used, 1)
         dof = float(counts.sum()) - 2 * D.shape[1]  # each domain has its own coefficients
         if dof < _FEWEST_ROWS:
-            text = "{@'controls'} need {n} rows more to tell what they have in common."
+            text = "{@'controls'} need {n} more rows to show what they have in common."
             raise refusal(text, n=int(np.ceil(_FEWEST_ROWS - dof)))
         off_means, R = (
             left_of(root * np.hstack([d * side[:, None] for _, side in sides(query)]), root * X)
@@ -67,7 +67,7 @@ class Controls:
         )
         unit = np.sqrt((R**2).sum(axis=0) / dof)
         flat = is_constant(unit, np.abs(X).max(axis=0), 1e-9)
-        _refuse(flat, own, "{names} are constant within domains, and tell nothing.")
+        _refuse(flat, own, "{names} are constant within domains, and carry no information.")
         rank = parallel_rank(R / unit) if rank is None else rank
         if rank == 0:
             text = "{@'controls'} have nothing in common within domains (parallel analysis), so "

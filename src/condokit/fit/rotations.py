@@ -20,8 +20,8 @@ _FAR = 0.7  # sd between the images of a matrix and of a diagonal map from which
 _PERMUTATIONS, _LEVEL = 39, 0.05  # of the test whether a diagonal map leaves more than chance
 _THINNED, _MOST_STRATA = 200, 20  # rows of a stratum, and strata, that the test uses
 ALIKE = (
-    "The strata are too much alike to determine the matrix: rotations that they hardly tell apart "
-    "are as good. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
+    "The strata are too much alike to determine the matrix: rotations that they hardly distinguish "
+    "fit as well. Use {@divergence='ot'}, {@map='location-scale'} or 'auto'."
 )
 AXES_ALIKE = (
     "The principal axes have nearly equal lengths, or are too symmetric to know their direction: "

@@ -243,7 +243,7 @@ def _continuous(
 def _warn_of_rough(stats: Any, weight: int, incomplete: Any) -> None:
     """Warn of incomplete features of rows with weights, whose groups are not those of all rows."""
     if weight > 1 and incomplete:
-        text = "How {names} depends on {numbers} is told roughly, because values are missing and "
+        text = "How {names} depends on {numbers} is roughly known, since values are missing and "
         text += "weights differ: a map may be several standard errors off. Leave out the weights, "
         text += "or the rows that lack values."
         names = listing(stats.names[sorted(incomplete)])

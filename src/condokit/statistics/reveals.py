@@ -39,7 +39,7 @@ def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
     changed = differences(before, stats, min_cell)
     if changed is None:
         text = "An earlier file has other confounders, or other ranges of them: anyone who has "
-        text += "both files can subtract or combine their sums, and so find what neither tells. "
+        text += "both files can subtract or combine their sums, and so learn what neither reveals. "
         text += "Send only one of the two files."
         warn("differencing", text, UserWarning)
     elif changed:

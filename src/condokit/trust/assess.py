@@ -72,10 +72,10 @@ _ROTATION = said(
 )
 _FEW_FOR_MATRIX = (
     "{rows:.0f} rows in the smaller domain are few for {d} features (about {wanted} are needed): a "
-    "matrix would fit noise. {@map='auto'} will see."
+    "matrix would fit noise. {@map='auto'} decides by held-out rows."
 )
 _ALIKE = said(
-    "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
+    "The strata are too much alike: rotations that they hardly distinguish fit as well. Use "
     "{@map='location-scale'}, or {@divergence='ot'}."
 )
 
@@ -326,11 +326,11 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
     if domains.groups is not None:
         tied = tied_to_batches(comparison.covariates, comparison.is_query)
         if names := [c.name for c, one in zip(domains.continuous, tied) if one]:
-            text = f"{listing(names)} changes within subjects with the domain alone. Its effect "
-            yield Finding("note", text + "within them is taken to be that between them.")
+            text = f"{listing(names)} changes within subjects only with the domain. Its effect "
+            yield Finding("note", text + "within subjects is taken to be that between them.")
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
     for name in few_subjects(domains, parts):
-        yield Finding("care", f"the {name} rows are of fewer than {FEW_SUBJECTS} subjects.")
+        yield Finding("care", f"the {name} rows come from fewer than {FEW_SUBJECTS} subjects.")
 
 
 def _of_subjects(study: Study) -> list[Finding]:

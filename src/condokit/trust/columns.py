@@ -51,7 +51,7 @@ ADVICE = {
     "heavy-tailed": said(
         "A few values decide its map: correct them, or use {@links such as 'log'}."
     ),
-    "bounded": said("A scale moves the bound: see {@`links` of LocationScale}, or adapt it apart."),
+    "bounded": said("A scale moves bounds: use {@`links` of LocationScale}, or a map of its own."),
     "positive and skewed": said("A link keeps it positive: see {@`links` of LocationScale}."),
     "discrete": "Mapped values will not be whole numbers or codes.",
     "counts": said(MULTIPLIED),

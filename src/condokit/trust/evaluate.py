@@ -471,7 +471,7 @@ def _findings(
     """Yield findings about kept differences and about the shift that is left."""
     text = "the confounders explain no difference between the domains that could be lost."
     if after.kept.limit > SMALL:
-        text = "whether the confounders explain a difference between the domains cannot be told: "
+        text = "whether the confounders explain a difference between the domains is not known: "
         text += f"one below {after.kept.limit:.2g} sd would not be seen."
     if after.kept.share is not None:
         otherwise = round(matched.kept.share or 0.0, 2) + 0.0
@@ -496,7 +496,7 @@ def _findings(
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         where = f" in {listing(hit)}" if hit else ""
         text = f"{change}, and what is left{where} is more than chance ({after.p_in_words('.3g')}; "
-        text += f"the area under the curve of telling domains apart is {after.told_apart:.2f})."
+        text += f"the area under the curve of a classifier of domains is {after.told_apart:.2f})."
         yield Finding("care", text, _UNEXPLAINED)
 
 
@@ -518,7 +518,7 @@ def _doubts(
     parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
     if few := few_subjects(domains, parts):
         text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "
-        yield text + "who cannot be told from the device"
+        yield text + "whose own levels cannot be separated from the device"
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:
