@@ -282,7 +282,9 @@ def measure(name: str, quick: bool, cores: int) -> tuple[float, list[str]] | Non
         if result.prints and not quick:
             (ROOT / result.files[0]).write_text(printed.read_text("utf-8"), encoding="utf-8")
     seconds = used.ru_utime + used.ru_stime
-    return seconds, sorted(p for p in mine if not p.startswith((".venv", *PRESENTATION)))
+    return seconds, sorted(
+        p for p in mine if "/." not in f"/{p}" and not p.startswith(PRESENTATION)
+    )
 
 
 def measure_all(
