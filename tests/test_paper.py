@@ -305,10 +305,10 @@ def test_all_settings_are_walked():
         (ConDo(k_Z=lambda a, b: np.zeros((len(a), len(b)))), "gives no weight"),
         (ConDo(map="affine", steps=0), "'steps' must be"),
         (ConDo(map="affine", start="truth"), "'start' of PaperKL"),
-        (ConDo("mmd", K_X=10, published=True), "published with another 'K_X'"),
+        (ConDo("mmd", K_X=10, published=True), "published numbers use no other 'K_X'"),
         (ConDo("mmd", epochs=50, published=True), "5 epochs with learning_rate=0.001, or 100"),
         (ConDo("mmd", F=0.5, published=True), "F=1, or F=0.01"),
-        (ConDo(map="affine", steps=5, published=True), "published with another 'steps'"),
+        (ConDo(map="affine", steps=5, published=True), "published numbers use no other 'steps'"),
         (OTBaseline(), "compares without `confounders`"),
         (MMDBaseline(), "compares without `confounders`"),
     ],
@@ -323,7 +323,7 @@ def test_no_affine_map_given_numbers_was_published():
         ConDo(map="affine", published=True).fit_pair(*ages())
     with pytest.raises(ValueError, match="'h_Z' is the width of the RBF"):
         ConDo(h_Z=1.0, k_Z=lambda a, b: 1.0).fit_pair(*ages())
-    with pytest.raises(ValueError, match="another 'K_X'"):
+    with pytest.raises(ValueError, match="no other 'K_X'"):
         MMDBaseline(K_X=5, published=True).fit_pair(*classes()[:2])
 
 
