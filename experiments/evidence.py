@@ -118,7 +118,7 @@ RESULTS_OF = {
     "verdicts": Result(
         "experiments/verdicts.py",
         ("experiments/results/VERDICTS.md",),
-        "--n 160 --seed 20000",
+        "--n 400 --seed 20000",
         "simulations --n 4",
         prints=True,
         minutes=6,
