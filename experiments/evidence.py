@@ -176,9 +176,8 @@ def code_of(path: Path) -> str:
             node, clean=False
         ):
             node.body = node.body[1:]
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            is_sentence = node.value.count(" ") >= _SENTENCE
-            node.value = "" if is_sentence else node.value  # its words change no number
+        if isinstance(node, ast.Constant) and str(node.value).count(" ") >= _SENTENCE:
+            node.value = ""  # words of a message change no number
     return ast.dump(tree)
 
 
